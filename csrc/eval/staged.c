@@ -112,7 +112,7 @@ static int backward_call(void *ctx, int node) {
     const CcNode *n = &h->graph->node.at[node];
     PyObject *a = h->value[cc_graph_source(h->graph, n)], *r;
     if (cc_aten_takes(n)) r = as_dense(cc_aten_call(h->graph, n, h->value), &h->graph->val.at[n->out0].type);
-    else if (cc_training_is_view(n)) r = make_view(h->graph, n, a);
+    else if (cc_op_is_view(n->op)) r = make_view(h->graph, n, a);
     else r = PyObject_CallMethod(a, "matmul", "O", h->value[cc_graph_operand(h->graph, n, 1)->value]);
     Py_XSETREF(h->value[n->out0], r);
     return r != NULL ? 0 : -1;
@@ -165,10 +165,10 @@ void cc_staged_drop(PyObject **value, int n) {
 
 /* Runs the forward plan. Fills value[], new references; the caller owns the array. */
 static int run_forward(const CcTraining *t, const Stage *s, CcSegmentHost *outer, PyObject **value) {
-    StageHost h = {.graph = s->joint.forward,
+    StageHost h = {.graph = s->joint->forward,
                    .plan = s->forward,
                    .value = value,
-                   .joint = &s->joint,
+                   .joint = s->joint,
                    .whole = t->graph,
                    .x = *outer->x};
     h.x.value = value;
@@ -181,7 +181,7 @@ static int forward(void *at, CcAutogradResults *r) {
     Run *run = at;
     const CcTraining *t = run->training;
     const Stage *s = &t->stage.at[run->stage];
-    PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint.forward->val.n + 1));
+    PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint->forward->val.n + 1));
     const int status = run_forward(t, s, run->host, value);
     for (int k = 0; k < s->cut->in.n; k++) /* the plan drops inputs after their last use */
         Py_XSETREF(value[s->cut->in.at[k]], Py_NewRef(run->in.at[k]));
@@ -190,9 +190,9 @@ static int forward(void *at, CcAutogradResults *r) {
         r->out[k] = Py_NewRef(value[s->cut->out.at[k]]);
         r->n++;
     }
-    for (int k = 0; status == 0 && k < s->joint.saved.n; k++)
-        r->saved[r->n_saved++] = Py_NewRef(value[s->joint.saved.at[k]]);
-    cc_staged_drop(value, s->joint.forward->val.n);
+    for (int k = 0; status == 0 && k < s->joint->saved.n; k++)
+        r->saved[r->n_saved++] = Py_NewRef(value[s->joint->saved.at[k]]);
+    cc_staged_drop(value, s->joint->forward->val.n);
     const int kept = status == 0 ? cc_torchgrad_keep(run, r) : status;
     cc_vec_free(&run->in);
     return kept;
@@ -206,7 +206,7 @@ static int run_backward(const Run *run, const Stage *s, const Backward *b, PyObj
     PyObject **value = cc_mem_get(sizeof *value * ((size_t)g->val.n + 1));
     StageHost h = {.graph = g, .plan = b->plan, .value = value, .symbol = run->symbol.at};
     int status = 0;
-    for (int k = 0; k < s->joint.saved.n; k++) value[s->joint.saved.at[k]] = Py_NewRef(saved[k]);
+    for (int k = 0; k < s->joint->saved.n; k++) value[s->joint->saved.at[k]] = Py_NewRef(saved[k]);
     for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
         if (b->joint.seed.at[k] < 0) continue;
         value[b->joint.seed.at[k]] = as_planned(given[k], &g->val.at[b->joint.seed.at[k]].type);

@@ -22,7 +22,7 @@ static bool is_output(const CcStage *s, int value) {
 /* needed[value]: it must be computed as it was, because the backward reads it or a value computed from it. Other values
  * are operands of linear ops alone. */
 static void find_needed(const CcTraining *t, const Stage *s, bool *needed) {
-    for (int i = 0; i < s->joint.saved.n; i++) needed[s->joint.saved.at[i]] = true;
+    for (int i = 0; i < s->joint->saved.n; i++) needed[s->joint->saved.at[i]] = true;
     for (int i = s->cut->node.n - 1; i >= 0; i--) {
         const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
         bool any = false;
@@ -37,17 +37,17 @@ static void find_needed(const CcTraining *t, const Stage *s, bool *needed) {
 /* Inputs that are needed and not saved have to live as long as what is saved: a saved tensor that nobody else has holds
  * them. */
 void cc_torchgrad_plan(const CcTraining *t, Stage *s) {
-    const CcGraph *forward = s->joint.forward;
+    const CcGraph *forward = s->joint->forward;
     bool *needed = cc_mem_get((size_t)t->graph->val.n + 1);
     find_needed(t, s, needed);
     for (int k = 0; k < s->cut->in.n; k++) {
-        cc_vec_push(&s->saved_at, index_of(&s->joint, s->cut->in.at[k]));
+        cc_vec_push(&s->saved_at, index_of(s->joint, s->cut->in.at[k]));
         if (cc_vec_last(&s->saved_at) < 0 && needed[s->cut->in.at[k]]) cc_vec_push(&s->kept, k);
     }
-    s->keeper = s->joint.saved.n;
-    for (int i = 0; i < s->joint.saved.n; i++) {
-        const int v = s->joint.saved.at[i], def = forward->val.at[v].def;
-        if (def >= 0 && !cc_training_is_view(&forward->node.at[def]) && !is_output(s->cut, v)) s->keeper = i;
+    s->keeper = s->joint->saved.n;
+    for (int i = 0; i < s->joint->saved.n; i++) {
+        const int v = s->joint->saved.at[i], def = forward->val.at[v].def;
+        if (def >= 0 && !cc_op_is_view(forward->node.at[def].op) && !is_output(s->cut, v)) s->keeper = i;
     }
     free(needed);
 }

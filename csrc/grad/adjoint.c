@@ -87,6 +87,13 @@ int cc_adjoint_matrix(Adjoint *a, int v) {
     return cc_adjoint_reshaped(a, v, &t);
 }
 
+CcType cc_adjoint_channels(const CcType *x) {
+    CcType t = cc_adjoint_dense(x);
+    for (int d = 0; d < t.ndim; d++) t.size[d] = d == 1 ? x->size[1] : 1;
+    cc_type_make_contiguous(&t);
+    return t;
+}
+
 /* ------------------------------------------------------------------ sums */
 
 int cc_adjoint_summed(Adjoint *a, int v, CcType to) {

@@ -39,16 +39,8 @@ static bool understand(const CcGraph *g, int node, CcIn_batch_norm_train *in) {
            is_vector(g, in->var, x);
 }
 
-/* The type of one number for each channel, broadcast to x. */
-static CcType channels(const CcType *x) {
-    CcType t = cc_adjoint_dense(x);
-    for (int d = 0; d < t.ndim; d++) t.size[d] = d == 1 ? x->size[1] : 1;
-    cc_type_make_contiguous(&t);
-    return t;
-}
-
 static CcType vector(const CcType *x) {
-    CcType t = channels(x);
+    CcType t = cc_adjoint_channels(x);
     t.ndim = 1;
     t.size[0] = x->size[1];
     t.stride[0] = 1;
@@ -71,7 +63,7 @@ static void move(CcGraph *g, int node, CcOperand running, int statistic, CcOpera
 
 static void split(CcGraph *g, int node, const CcIn_batch_norm_train *in) {
     Adjoint a = {.g = g, .before = node};
-    const CcType x = g->val.at[in->x.value].type, one = channels(&x), flat = vector(&x);
+    const CcType x = g->val.at[in->x.value].type, one = cc_adjoint_channels(&x), flat = vector(&x);
     const double count = (double)(cc_type_numel(&x) / x.size[1]);
     const int first = g->node.n;
     const int mean = make(&a, batch_mean, &one, .x = in->x, .dims = int_of(dims_of(&x)));
@@ -109,7 +101,7 @@ bool cc_batch_apply(Adjoint *a, const CcNode *n) {
     CcIn_batch_norm in;
     if (!cc_operands_read(a->g, n, CC_OP_batch_norm, &in) || in.mean.kind != CC_IN_VALUE) return false;
     const int g = a->grad[n->out0];
-    const CcType x = cc_adjoint_like(type_of(a, in.x.value)), one = channels(&x);
+    const CcType x = cc_adjoint_like(type_of(a, in.x.value)), one = cc_adjoint_channels(&x);
     const CcOperand mean = value_of(cc_adjoint_reshaped(a, in.mean.value, &one)),
                     var = value_of(cc_adjoint_reshaped(a, in.var.value, &one));
     const CcOperand centred = value_of(emit(a, CC_OP_sub, &x, in.x, mean));

@@ -54,8 +54,8 @@ typedef struct CcJoint {
     /* [input of the stage] value of `backward`, its gradient; -1: none, or nobody wants it */
     CC_VEC(int) grad;
 } CcJoint;
-/* given[k]: output k has a gradient; NULL: each output that can have one does. wanted[k]: the gradient of input k is
- * needed; NULL: all are. `saved` is the same for all choices. False: a node has no derivative. */
+/* given[k]: output k has a gradient. wanted[k]: the gradient of input k is needed, if it can have one. False: a node
+ * has no derivative. */
 bool cc_joint_make(const CcGraph *g, const CcStage *stage, const bool *given, const bool *wanted, CcJoint *out);
 void cc_joint_free(CcJoint *j);
 

@@ -30,7 +30,8 @@ int cc_adjoint_in(Adjoint *a, CcOpId op, const CcType *type, const CcOperand *in
 /* The same by the names of the row's operands. */
 int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in);
 #define make(a, op, type, ...) cc_adjoint_make_in(a, CC_OP_##op, type, &(const CcIn_##op){__VA_ARGS__})
-CcType cc_adjoint_dense(const CcType *t); /* contiguous, without requires_grad */
+CcType cc_adjoint_dense(const CcType *t);    /* contiguous, without requires_grad */
+CcType cc_adjoint_channels(const CcType *x); /* a number for each channel of x: [1, C, 1, ..] */
 /* The type of a gradient: that of its value, with the same strides if these are dense; so what a permuted value was
  * computed from gets its gradient without a copy. */
 CcType cc_adjoint_like(const CcType *t);

@@ -29,8 +29,7 @@ static CcGraph *part_of(const CcGraph *g, const bool *keep) {
 /* ------------------------------------------------------------------ the joint graph */
 
 static void find_wanted(Adjoint *a, const CcStage *s, const bool *wanted) {
-    for (int i = 0; i < s->in.n; i++)
-        a->wanted[s->in.at[i]] = (wanted == NULL || wanted[i]) && cc_rules_needs(a->g, s->in.at[i]);
+    for (int i = 0; i < s->in.n; i++) a->wanted[s->in.at[i]] = wanted[i] && cc_rules_needs(a->g, s->in.at[i]);
     for (int i = 0; i < a->g->node.n; i++) {
         const CcNode *n = &a->g->node.at[i];
         bool any = false;
@@ -57,7 +56,7 @@ static int build(Adjoint *a, const CcStage *s, const bool *given, const bool *wa
     find_wanted(a, s, wanted);
     for (int k = 0; k < s->out.n; k++) {
         const int v = s->out.at[k];
-        const bool has = a->wanted[v] && (given == NULL || given[k]);
+        const bool has = a->wanted[v] && given[k];
         cc_vec_push(&out->seed, has ? seed(a, v) : -1);
         if (has) cc_adjoint_add(a, v, cc_vec_last(&out->seed));
     }
@@ -77,14 +76,12 @@ typedef struct Cut {
     bool *again;  /* [node] of the forward, which the backward repeats */
 } Cut;
 
-static bool is_view(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW; }
-
 /* The backward reads this value. */
 static void need(Cut *c, int value) {
     const int def = c->g->val.at[value].def;
     if (c->saved[value] || def >= c->n_forward) return;
     if (def < 0 && !c->exists[value]) return; /* a seed */
-    if (def >= 0 && !c->exists[value] && is_view(&c->g->node.at[def])) {
+    if (def >= 0 && !c->exists[value] && cc_op_is_view(c->g->node.at[def].op)) {
         if (c->again[def]) return;
         c->again[def] = true;
         need(c, cc_graph_source(c->g, &c->g->node.at[def]));
@@ -127,7 +124,7 @@ static void own_grads(CcGraph *g, const CcStage *s, CcJoint *j) {
         bool shared = j->grad.at[k] >= 0 && g->val.at[j->grad.at[k]].def < 0;
         for (int i = 0; i < k; i++) shared = shared || (j->grad.at[k] >= 0 && j->grad.at[i] == j->grad.at[k]);
         const CcOperand in = {.kind = CC_IN_VALUE, .value = j->grad.at[k]};
-        if (shared || (j->grad.at[k] >= 0 && is_view(&g->node.at[g->val.at[j->grad.at[k]].def]))) {
+        if (shared || (j->grad.at[k] >= 0 && cc_op_is_view(g->node.at[g->val.at[j->grad.at[k]].def].op))) {
             const CcType t = cc_adjoint_like(&g->val.at[s->in.at[k]].type);
             const int node = cc_graph_node(g, CC_OP_copy, 0, -1, &in, 1, &t, 1);
             j->grad.at[k] = g->node.at[node].out0;

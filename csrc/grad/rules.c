@@ -425,7 +425,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_copy: cc_adjoint_add_summed(a, x, a->grad[n->out0]); return true;
     default: break;
     }
-    if (cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW) return x >= 0 && view(a, n, x);
+    if (cc_op_is_view(n->op)) return x >= 0 && view(a, n, x);
     return rows(a, n);
 }
 

@@ -14,14 +14,15 @@ static CcType type_for(const Adjoint *a, int value) { return cc_adjoint_like(typ
 
 /* ------------------------------------------------------------------ convolutions */
 
+/* Adds v, summed to this type, to the gradient of an operand with as many elements. */
+static void add_sums(Adjoint *a, CcOperand operand, int v, CcType to) {
+    const int sum = cc_adjoint_summed(a, v, to);
+    cc_adjoint_add(a, operand.value, cc_adjoint_reshaped(a, sum, type_of(a, operand.value)));
+}
+
 /* The sum of the gradient over all dims but the channels. */
 static void bias(Adjoint *a, CcOperand bias, int g) {
-    if (!wants(a, bias)) return;
-    CcType t = cc_adjoint_dense(type_of(a, g));
-    for (int d = 0; d < t.ndim; d++) t.size[d] = d == 1 ? t.size[d] : 1;
-    cc_type_make_contiguous(&t);
-    const int sum = cc_adjoint_summed(a, g, t);
-    cc_adjoint_add(a, bias.value, cc_adjoint_reshaped(a, sum, type_of(a, bias.value)));
+    if (wants(a, bias)) add_sums(a, bias, g, cc_adjoint_channels(type_of(a, g)));
 }
 
 /* padding="same" as numbers. False: the end needs more than the start. */
@@ -273,8 +274,7 @@ bool cc_spatial_group_norm(Adjoint *a, const CcNode *n) {
     if (wants(a, in.weight)) {
         const int dw = emit(a, cc_op_grad(CC_OP_layer_norm, CC_AT(layer_norm, weight)), &all, split, dims, none(),
                             none(), in.eps, grad, none());
-        cc_adjoint_add(a, in.weight.value,
-                       cc_adjoint_reshaped(a, cc_adjoint_summed(a, dw, one), type_of(a, in.weight.value)));
+        add_sums(a, in.weight, dw, one);
     }
     bias(a, in.bias, g);
     return true;
@@ -292,9 +292,7 @@ bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n) {
     for (int i = 0; i < CC_COUNT(all); i++)
         if (all[i].kind == CC_IN_VALUE && !same_dtype(a, all[i].value, g)) return false;
     if (x.ndim < 2) return false;
-    CcType one = x;
-    for (int d = 0; d < x.ndim; d++) one.size[d] = d == 1 ? x.size[d] : 1;
-    cc_type_make_contiguous(&one);
+    const CcType one = cc_adjoint_channels(&x);
     const CcOperand mean = value_of(cc_adjoint_reshaped(a, in.mean.value, &one)),
                     var = value_of(cc_adjoint_reshaped(a, in.var.value, &one)), grad = value_of(g);
     CcOperand weight = in.weight;
@@ -306,8 +304,7 @@ bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n) {
     if (wants(a, in.weight)) {
         const int dw = emit(a, cc_op_grad(CC_OP_norm_eval, CC_AT(norm_eval, weight)), &x, in.x, none(), none(), mean,
                             var, in.eps, grad, none());
-        cc_adjoint_add(a, in.weight.value,
-                       cc_adjoint_reshaped(a, cc_adjoint_summed(a, dw, one), type_of(a, in.weight.value)));
+        add_sums(a, in.weight, dw, one);
     }
     bias(a, in.bias, g);
     return true;

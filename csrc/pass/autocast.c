@@ -28,7 +28,7 @@ bool cc_autocast_mixes(const CcGraph *g, const CcNode *n) {
 static bool is_given(const CcGraph *g, int value) {
     while (g->val.at[value].def >= 0) {
         const CcNode *n = &g->node.at[g->val.at[value].def];
-        if (cc_op_info((CcOpId)n->op)->kind != CC_K_VIEW || cc_graph_source(g, n) < 0) return false;
+        if (!cc_op_is_view(n->op) || cc_graph_source(g, n) < 0) return false;
         value = cc_graph_source(g, n);
     }
     return true;
