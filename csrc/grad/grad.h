@@ -47,7 +47,7 @@ bool cc_rules_needs(const CcGraph *g, int value);
 
 typedef struct CcJoint {
     CcGraph *forward, *backward;
-    CC_VEC(int) node; /* [node of `forward`] the node of the whole graph; -1: torch has no such op */
+    CC_VEC(int) node; /* [node of `forward`] the node of the whole graph; -1: torch cannot run it */
     /* values of `forward` that `backward` reads; inputs and outputs of the stage may be among them */
     CC_VEC(int) saved;
     CC_VEC(int) seed; /* [output of the stage] value of `backward` that holds its gradient; -1: it has none */

@@ -19,8 +19,7 @@ static CcGraph *part_of(const CcGraph *g, const bool *keep) {
     for (int i = 0; i < g->node.n; i++) {
         if (!keep[i]) continue;
         cc_vec_push(&out->node, g->node.at[i]);
-        CcNode *n = &cc_vec_last(&out->node);
-        n->origin = out->node.n - 1;
+        const CcNode *n = &cc_vec_last(&out->node);
         for (int k = 0; k < n->n_out; k++) out->val.at[n->out0 + k].def = out->node.n - 1;
     }
     return out;
@@ -138,9 +137,10 @@ static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
     cc_batch_lower(forward);
     for (int i = 0; i < forward->node.n; i++) {
         CcNode *n = &forward->node.at[i];
-        const bool recorded = n->host >= 0 && n->op != CC_OP_dropped;
+        const bool recorded = n->host >= 0 && n->op != CC_OP_dropped && !n->rewritten;
         cc_vec_push(&out->node, recorded ? s->node.at[n->origin] : -1);
         n->origin = i;
+        n->rewritten = false;
     }
 }
 
@@ -155,6 +155,7 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, CcJoint *ou
     for (int i = 0; i < n_forward; i++) forward[i] = true;
     out->forward = part_of(g, forward);
     out->backward = part_of(g, live);
+    for (int i = 0; i < out->backward->node.n; i++) out->backward->node.at[i].origin = i;
     lower(out->forward, s, out);
     for (int v = 0; v < g->val.n; v++)
         if (c.saved[v]) {
@@ -170,10 +171,13 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, CcJoint *ou
     free(c.saved);
 }
 
+/* The nodes of the stage, with autocast's casts. CcNode.origin: index into s->node */
 static CcGraph *stage_graph(const CcGraph *g, const CcStage *s) {
     bool *keep = cc_mem_get((size_t)g->node.n + 1);
     for (int i = 0; i < s->node.n; i++) keep[s->node.at[i]] = true;
     CcGraph *out = part_of(g, keep);
+    for (int i = 0; i < out->node.n; i++) out->node.at[i].origin = i;
+    cc_casts_split(out);
     free(keep);
     return out;
 }
