@@ -184,6 +184,18 @@ def test_hooks_of_saved_tensors_are_said_once():
     assert [e.kind for e in ccompile.events(after=last) if "hooks of saved tensors" in e.text] == ["eager"]
 
 
+def test_many_parameters():
+    """One stage, whatever the number of its inputs and saved tensors."""
+    f = nn.Sequential(*(layer for _ in range(150) for layer in (nn.Linear(4, 4), nn.Tanh())))
+    fn = ccompile.compile(copy.deepcopy(f))
+    for i in range(3):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
+        f.zero_grad(), fn.zero_grad()
+        f(x).sum().backward(), fn(x).sum().backward()
+        close([p.grad for p in fn.parameters()], [p.grad for p in f.parameters()], "gradient", F32)
+    assert EAGER or len(stages(fn)) == 1
+
+
 @pytest.mark.skipif(EAGER, reason="of the compiler")
 def test_a_backward_for_each_set_of_gradients():
     """A result that has no derivative makes no difference; one whose gradient is undefined does."""

@@ -63,10 +63,10 @@ void cc_torchgrad_plan(const CcTraining *t, Stage *s) {
 int cc_torchgrad_keep(Run *run, CcAutogradResults *r) {
     const Stage *s = &run->training->stage.at[run->stage];
     if (s->kept.n == 0) return 0;
-    if (s->keeper == r->n_saved) {
+    if (s->keeper == r->saved.n) {
         PyObject *extra = cc_tens_empty(&(CcType){.dtype = CC_DT_BOOL, .device = 1, .ndim = 1}, NULL);
         if (extra == NULL) return -1;
-        r->saved[r->n_saved++] = extra;
+        cc_vec_push(&r->saved, extra);
     }
     PyObject *kept = PyTuple_New(s->kept.n);
     for (int i = 0; kept != NULL && i < s->kept.n; i++) {
@@ -74,7 +74,7 @@ int cc_torchgrad_keep(Run *run, CcAutogradResults *r) {
         PyTuple_SET_ITEM(kept, i, Py_NewRef(in));
         cc_vec_push(&run->version, cc_tens_version(in));
     }
-    const int status = kept != NULL ? PyObject_SetAttrString(r->saved[s->keeper], KEPT, kept) : -1;
+    const int status = kept != NULL ? PyObject_SetAttrString(r->saved.at[s->keeper], KEPT, kept) : -1;
     Py_XDECREF(kept);
     return status;
 }

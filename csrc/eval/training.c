@@ -96,7 +96,7 @@ static bool has_view_result(const CcGraph *g, const CcStage *s) {
 static bool is_worth(const CcGraph *g, const CcStage *s) {
     int own = 0;
     for (int i = 0; i < s->node.n; i++) own += !cc_op_is_view(g->node.at[s->node.at[i]].op);
-    return own >= LEAST_NODES && has_gradient(g, s) && s->out.n <= CC_AUTOGRAD_MAX && s->in.n < CC_AUTOGRAD_MAX;
+    return own >= LEAST_NODES && has_gradient(g, s);
 }
 
 static void give_to_host(const CcStage *s, bool *host) {
@@ -189,11 +189,19 @@ static void clear_stage(Stage *s) {
     *s = (Stage){0};
 }
 
+/* The backward for all gradients. */
+static const Backward *whole_backward(const CcTraining *t, Stage *s) {
+    bool *given = cc_mem_get((size_t)s->cut->out.n), *wanted = cc_mem_get((size_t)s->diff.n);
+    for (int k = 0; k < s->cut->out.n; k++) given[k] = cc_rules_needs(t->graph, s->cut->out.at[k]);
+    for (int i = 0; i < s->diff.n; i++) wanted[i] = true;
+    const Backward *b = cc_training_backward(t, s, given, wanted);
+    free(given);
+    free(wanted);
+    return b;
+}
+
 /* Makes the plans of the forward and of the whole backward. */
 static bool prepare(const CcTraining *t, Stage *s) {
-    bool given[CC_AUTOGRAD_MAX], wanted[CC_AUTOGRAD_MAX];
-    memset(wanted, true, sizeof wanted);
-    for (int k = 0; k < s->cut->out.n; k++) given[k] = cc_rules_needs(t->graph, s->cut->out.at[k]);
     for (int k = 0; k < s->cut->in.n; k++)
         if (cc_rules_needs(t->graph, s->cut->in.at[k])) cc_vec_push(&s->diff, k);
     for (int i = 0; i < s->cut->node.n; i++) {
@@ -201,8 +209,8 @@ static bool prepare(const CcTraining *t, Stage *s) {
         if (n->flags & CC_N_WRITES) s->last_write = i;
         if (n->host >= 0 && !cc_repeat_takes(n) && !find_sources_of_node(t->trace, n, &s->source)) return false;
     }
-    const Backward *all = cc_training_backward(t, s, given, wanted);
-    if (all->plan == NULL || all->joint.saved.n >= CC_AUTOGRAD_MAX) return false;
+    const Backward *all = whole_backward(t, s);
+    if (all->plan == NULL) return false;
     s->joint = &all->joint;
     cc_torchgrad_plan(t, s);
     s->forward = compile(t, s->joint->forward, "the forward", s->joint->node.at);
