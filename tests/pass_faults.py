@@ -83,7 +83,8 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ("shuffle ? in_large[i] : in_many[i]);", "shuffle ? in_many[i] : in_large[i]);"),
     ],
     "into": [
-        ("return a != b && is_known(g, a) && is_known(g, b);", "return is_known(g, a) && is_known(g, b);"),
+        ("return a != b && !cc_into_unknown(g, a)", "return !cc_into_unknown(g, a)"),
+        ("        forget(v, g, -1);\n", ""),
         ("v.window_of = cc_graph_base(g, x) + 1;", "v.window_of = g->val.n + 1;"),
         ("if (is_fill(g, n)) n->op = CC_OP_fill_like;", ""),
     ],

@@ -245,6 +245,61 @@ def test_arguments_that_overlap(fn, kind):
             same(compiled, fn, make, seed)
 
 
+def averaged(b, x):
+    """Two running averages, one of which reads the other before, between and after its writes."""
+    b.mul_(0.9).add_(x, alpha=0.1)
+    y = b.sqrt()
+    b.add_(1)
+    x.mul_(b)
+    z = b + y
+    b.copy_(x + z)
+    x.add_(b.sum())
+    return y, z
+
+
+def turned(b, x):
+    """Reads of other elements keep their place: they are loops of their own."""
+    b.add_(1)
+    x.mul_(b.t())
+    b.mul_(x.t())
+    y = b[:1] * x
+    b.sub_(y)
+    return b.sum(0)
+
+
+@pytest.mark.parametrize("kind", ["apart", "rows", "one", "strided", "shifted", "turned"])
+@pytest.mark.parametrize("fn", [averaged, turned])
+def test_writes_that_kernels_share(fn, kind):
+    def square():
+        memory = T(96).abs() + 1
+        return {
+            "apart": lambda: (memory[:16].view(4, 4), memory[48:64].view(4, 4)),
+            "rows": lambda: (memory[:32].view(8, 4)[:4], memory[:32].view(8, 4)[4:]),
+            "one": lambda: (memory[:16].view(4, 4),) * 2,
+            "strided": lambda: (memory[:32:2].view(4, 4), memory[1:33:2].view(4, 4)),
+            "shifted": lambda: (memory[:16].view(4, 4), memory[2:18].view(4, 4)),
+            "turned": lambda: (memory[:16].view(4, 4), memory[:16].view(4, 4).t()),
+        }[kind]()
+
+    compare(fn, square)
+
+
+def test_several_writes_are_one_loop():
+    def step(p, m, v, g):
+        m.lerp_(g, 0.1)
+        v.mul_(0.9).addcmul_(g, g, value=0.1)
+        p.addcdiv_(m, v.sqrt().add_(1e-8), value=-0.5)
+
+    def make():
+        return T(7, 9), T(7, 9), T(7, 9).abs() + 1, T(7, 9)
+
+    compare(step, make)
+    compiled = ccompile.compile(step)
+    compiled(*make())
+    if not EAGER:
+        assert plans(compiled).count(" kernel ") == 1 and " host " not in plans(compiled)
+
+
 def test_views_made_before_and_behind():
     def fn(x, y):
         v, w = x[1], x.t()

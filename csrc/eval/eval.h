@@ -9,6 +9,7 @@
 #ifndef CC_EVAL_H
 #define CC_EVAL_H
 
+#include "../grad/grad.h"
 #include "../rec/rec.h"
 #include "../run/run.h"
 

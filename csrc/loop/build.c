@@ -744,6 +744,15 @@ static int add_store(CcBuild *b, const CcNode *n) {
     return 0;
 }
 
+/* Of several writes to one place in one loop (mul_, then add_), only the last is stored. */
+static bool is_overwritten(const CcGraph *g, const int *nodes, int n, int i) {
+    const CcNode *first = &g->node.at[nodes[i]];
+    for (int k = i + 1; cc_into_is_write(g, first) && k < n; k++)
+        if (cc_into_is_write(g, &g->node.at[nodes[k]]) && cc_into_same(g, first->out0, g->node.at[nodes[k]].out0))
+            return true;
+    return false;
+}
+
 CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const CcBox *box, const bool *made, CcDtype deflt,
                        CcArena *arena, CcErr *err) {
     CcBuild b;
@@ -753,7 +762,8 @@ CcLoop *cc_build_group(const CcGraph *g, const int *nodes, int n, const CcBox *b
     int status = 0;
     for (int i = 0; i < n && status == 0; i++) status = lower_node(&b, nodes[i]);
     for (int i = 0; i < n && status == 0; i++)
-        if (made[cc_graph_base(g, g->node.at[nodes[i]].out0)]) status = add_store(&b, &g->node.at[nodes[i]]);
+        if (made[cc_graph_base(g, g->node.at[nodes[i]].out0)] && !is_overwritten(g, nodes, n, i))
+            status = add_store(&b, &g->node.at[nodes[i]]);
     CcLoop *loop = status == 0 ? finish(&b, arena) : NULL;
     if (!loop && status == 0) status = cc_err_set(err, CC_E_MEMORY, "no memory for a loop");
     if (loop && cc_nest_build(loop, g, &space, box, arena, err) < 0) loop = NULL;

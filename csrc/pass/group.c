@@ -4,9 +4,9 @@
  *   units   {a0 c2} {b1} | {W3} | {d4}     and no node moves across it. A region is what lies between two barriers, at
  *                                          most REGION_NODES nodes: the closures are quadratic in its size.
  *
- * A write to memory that no other node names (running statistics, counters) is not a barrier: it follows all units
- * before it and stays on its side of host steps, which may fail. Kernels after it may run earlier; each call checks
- * that they do not read the written memory (cc_plan_apart).
+ * A pointwise kernel that writes an input (an optimiser's step, running statistics, counters) is not a barrier: it keeps
+ * its place among the units that name the same memory or may fail, and merges with units that use this memory element
+ * by element. Each call checks that other memory it was moved across is not the same (cc_plan_apart).
  *
  * Inside a region memory does not change, so any order that respects data flow is right. Each unit keeps the closure
  * of its dependencies as a bit set; two units may merge if no third unit lies on a path between them. */
@@ -19,7 +19,8 @@ typedef struct Unit {
     int kind;             /* CC_G_*; -1: merged into another unit */
     int n, inputs;        /* number of nodes, and of their tensor operands, counted with repetition */
     CcSpace space;        /* LOOP */
-    bool reduces, writes; /* writes: the unit writes memory that no other node names, and stays alone */
+    bool reduces, writes; /* writes: the unit writes inputs */
+    bool may_fail;        /* what it was given may be wrong: a write must not come before that is known */
     /* LOOP, without CcGroupRules.gathers. moves: the unit reads elements at other positions, e.g. a join, which
      * makes boxes of the loop. narrow: rows are short. */
     bool moves, narrow;
@@ -30,25 +31,29 @@ typedef struct Region {
     const CcGraph *g;
     const bool *live;
     const CcGroupRules *rules;
-    const bool *alone; /* node: cc_into_exclusive */
-    int first, end;    /* nodes [first, end) */
-    int *node;         /* unit -> its first live node, in program order */
+    const bool *tame; /* node: a pointwise kernel that writes an input */
+    const int *root;  /* value -> whose memory it may be (into.c) */
+    int first, end;   /* nodes [first, end) */
+    int *node;        /* unit -> its first live node, in program order */
     int m, begun, words;
     uint64_t *dep; /* m rows of `words`: the closure of a unit's dependencies */
     Unit *unit;
-    int *owner;     /* node - first -> unit; -1: not live */
-    int *uses;      /* value -> number of live operands that read it (of the whole graph) */
-    int *reader;    /* value -> last loop unit that reads it, -1 */
-    uint64_t *done; /* `words`: units that were emitted or merged into another */
+    int *owner;       /* node - first -> unit; -1: not live */
+    int *uses;        /* value -> number of live operands that read it (of the whole graph) */
+    int *reader;      /* value -> last loop unit that reads it, -1 */
+    int *writer;      /* root -> last node that wrote it, -1 */
+    int last_unknown; /* the last node of this region that names memory of unknown origin, -1 */
+    uint64_t *done;   /* `words`: units that were emitted or merged into another */
 } Region;
 
 static uint64_t *dep_row(const Region *r, int u) { return r->dep + (size_t)u * (size_t)r->words; }
 static bool has(const uint64_t *row, int u) { return row[u / 64] >> (u % 64) & 1; }
 static void set(uint64_t *row, int u) { row[u / 64] |= UINT64_C(1) << (u % 64); }
 
-/* The unit of this region that makes a value (or the base of its window); -1: an earlier region made it. */
+/* The unit of this region that makes or writes a value (or the base of its window); -1: an earlier region made it. */
 static int maker(const Region *r, int value) {
-    const int def = r->g->val.at[cc_graph_base(r->g, value)].def;
+    const int own = r->g->val.at[value].def;
+    const int def = own >= 0 && r->tame[own] ? own : r->g->val.at[cc_graph_base(r->g, value)].def;
     return def < r->first ? -1 : r->owner[def - r->first];
 }
 
@@ -82,6 +87,8 @@ static void merge(Region *r, int into, int from) {
     a->reduces = a->reduces || b->reduces;
     a->narrow = a->narrow || b->narrow;
     a->moves = a->moves || b->moves;
+    a->writes = a->writes || b->writes;
+    a->may_fail = a->may_fail || b->may_fail;
     b->kind = -1;
     set(r->done, from);
     cc_vec_free(&b->node);
@@ -137,6 +144,7 @@ static bool reads_elsewhere(const Region *r, const Unit *unit, int made) {
             if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || (kind == CC_K_SCATTER && k > 0))
                 return true;
             const CcVal *base = &r->g->val.at[cc_graph_base(r->g, o->value)];
+            if (base->def < 0) continue; /* written, and read where it was written (into.c) */
             if (r->g->node.at[base->def].out0 != o->value) return true;
         }
     }
@@ -149,13 +157,47 @@ static bool can_move(const Unit *a, const Unit *b) {
     return !(a->moves && b->moves) && !a->reduces && !b->reduces && !a->narrow && !b->narrow;
 }
 
+/* Does this node read the written memory as one loop with the write would have it: the same elements, before they are
+ * written? What the write gives is no read of memory if the loop computes it. */
+static bool reads_in_step(const Region *r, int node, int write, int u, int v) {
+    const CcGraph *g = r->g;
+    const CcNode *n = &g->node.at[node];
+    const int to = g->node.at[write].out0;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = &g->operand.at[n->in0 + k];
+        if (o->kind != CC_IN_VALUE || r->root[o->value] != r->root[to]) continue;
+        const int def = g->val.at[o->value].def, made = def < r->first ? -1 : r->owner[def - r->first];
+        if (!cc_into_same(g, o->value, to) || (node > write && (made < 0 || (made != u && made != v)))) return false;
+    }
+    return true;
+}
+
+/* Would a loop of both units do its writes as they are done one after the other? */
+static bool writes_in_step(const Region *r, int u, int v) {
+    const Unit *both[2] = {&r->unit[u], &r->unit[v]};
+    if (both[0]->reduces || both[1]->reduces || both[0]->moves || both[1]->moves) return false;
+    for (int a = 0; a < 2; a++)
+        for (int i = 0; i < both[a]->node.n; i++) {
+            const int write = both[a]->node.at[i];
+            for (int b = 0; r->tame[write] && b < 2; b++)
+                for (int k = 0; k < both[b]->node.n; k++) {
+                    const int node = both[b]->node.at[k];
+                    if (!reads_in_step(r, node, write, u, v)) return false;
+                    if (r->tame[node] && r->root[r->g->node.at[node].out0] == r->root[r->g->node.at[write].out0] &&
+                        !cc_into_same(r->g, r->g->node.at[node].out0, r->g->node.at[write].out0))
+                        return false;
+                }
+        }
+    return true;
+}
+
 static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
     if ((a->moves || b->moves) && !can_move(a, b)) return false;
-    return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && !a->writes && !b->writes &&
-           a->n + b->n <= MAX_UNIT_NODES && a->inputs + b->inputs <= MAX_UNIT_INPUTS && same_space(r, u, v) &&
-           !path_through_third(r, u, v) && !path_through_third(r, v, u) && !reads_elsewhere(r, a, v) &&
-           !reads_elsewhere(r, b, u);
+    return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && a->n + b->n <= MAX_UNIT_NODES &&
+           a->inputs + b->inputs <= MAX_UNIT_INPUTS && same_space(r, u, v) && !path_through_third(r, u, v) &&
+           !path_through_third(r, v, u) && !reads_elsewhere(r, a, v) && !reads_elsewhere(r, b, u) &&
+           ((!a->writes && !b->writes) || writes_in_step(r, u, v));
 }
 
 static bool may_follow(const CcGraph *g, const int *chain, int n, int node, const CcGroupRules *rules) {
@@ -260,14 +302,59 @@ bool cc_group_keeps(CcGraph *g, int node, CcEditMark mark, const CcGroupRules *r
     return good;
 }
 
-static void keep_order(const Region *r, int u) {
+/* Unit u runs after unit x. */
+static void follow(const Region *r, int u, int x) {
+    for (int w = 0; w < r->words; w++) dep_row(r, u)[w] |= dep_row(r, x)[w];
+    set(dep_row(r, u), x);
+}
+
+static void follow_node(const Region *r, int u, int node) {
+    if (node >= r->first) follow(r, u, r->owner[node - r->first]);
+}
+
+static bool names_root(const Region *r, int node, int root) {
+    const CcNode *n = &r->g->node.at[node];
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = &r->g->operand.at[n->in0 + k];
+        if (o->kind == CC_IN_VALUE && r->root[o->value] == root) return true;
+    }
+    return false;
+}
+
+/* Reads indices from tensors, which may be out of range? */
+static bool may_fail(const Region *r, const Unit *unit, int node) {
+    const CcExpr *e = unit->kind == CC_G_LOOP ? cc_op_expr(r->g, &r->g->node.at[node]) : NULL;
+    if (!e) return true;
+    for (int i = 0; i < e->n; i++)
+        if (e->node[i].kind == CC_X_AT || e->node[i].kind == CC_X_INDEX_ARG || e->node[i].kind == CC_X_SHARE_ARG)
+            return true;
+    return false;
+}
+
+/* Orders a unit among those that name memory which one of them writes. */
+static void keep_order(Region *r, int u) {
     const Unit *unit = &r->unit[u];
-    if (!unit->writes && unit->kind != CC_G_HOST) return;
-    for (int x = 0; x < u; x++)
-        if (r->unit[x].kind >= 0 && (unit->writes || (unit->kind == CC_G_HOST && r->unit[x].writes))) {
-            for (int w = 0; w < r->words; w++) dep_row(r, u)[w] |= dep_row(r, x)[w];
-            set(dep_row(r, u), x);
-        }
+    const int node = r->node[u];
+    const CcNode *n = &r->g->node.at[node];
+    bool unknown = false;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = &r->g->operand.at[n->in0 + k];
+        if (o->kind != CC_IN_VALUE) continue;
+        follow_node(r, u, r->writer[r->root[o->value]]);
+        unknown = unknown || cc_into_unknown(r->g, r->root[o->value]);
+    }
+    const bool waits = unknown || unit->kind == CC_G_HOST;
+    const int root = unit->writes ? r->root[n->out0] : -1;
+    for (int x = 0; x < u; x++) {
+        const Unit *before = &r->unit[r->owner[r->node[x] - r->first]];
+        if ((waits && before->writes) || (unit->writes && (before->may_fail || names_root(r, r->node[x], root))))
+            follow(r, u, r->owner[r->node[x] - r->first]);
+    }
+    if (unit->writes) {
+        follow_node(r, u, r->last_unknown);
+        r->writer[root] = node;
+    }
+    if (unknown) r->last_unknown = node;
 }
 
 /* Number of vectors in a row of n elements. */
@@ -314,7 +401,8 @@ static void begin_unit(Region *r, int u, int *last_random) {
         set(row, p);
     }
     unit->kind = kind_of(r->g, node, r->rules);
-    unit->writes = r->alone[node];
+    unit->writes = r->tame[node];
+    unit->may_fail = may_fail(r, unit, node);
     keep_order(r, u);
     if (unit->kind != CC_G_LOOP) return;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
@@ -349,7 +437,7 @@ static void add_unit(Region *r, int u, int *last_random) {
     const bool folded = is_pure(r->g, node, r->rules) && fold_post(r, u);
     if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
     const CcNode *n = &r->g->node.at[node];
-    if (r->unit[r->owner[node - r->first]].kind != CC_G_LOOP || r->unit[u].writes) return;
+    if (r->unit[r->owner[node - r->first]].kind != CC_G_LOOP) return;
     for (int i = 0; i < n->n_in; i++)
         if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE) r->reader[r->g->operand.at[n->in0 + i].value] = node;
 }
@@ -359,6 +447,7 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     r->node = calloc(span, sizeof *r->node);
     r->owner = calloc(span, sizeof *r->owner);
     r->m = r->begun = 0;
+    r->last_unknown = -1;
     for (int i = r->first; r->node && r->owner && i < r->end; i++) {
         r->owner[i - r->first] = -1;
         if (r->live[i]) r->node[r->m++] = i;
@@ -381,8 +470,15 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     return status;
 }
 
+/* A pointwise kernel that writes an input? */
+static bool is_tame(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const CcNode *n = &g->node.at[node];
+    return cc_into_is_write(g, n) && cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE &&
+           g->val.at[cc_into_root(g, n->out0)].def < 0 && kind_of(g, node, rules) == CC_G_LOOP;
+}
+
 static bool is_barrier(const Region *r, int node) {
-    return r->g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT) && !r->alone[node];
+    return r->g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT) && !r->tame[node];
 }
 
 static int end_of_region(const Region *r) {
@@ -399,13 +495,19 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     out->at = cc_arena_alloc(arena, sizeof(CcGroup) * (size_t)(g->node.n + 1));
     r.uses = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
-    bool *alone = cc_arena_alloc(arena, (size_t)g->node.n + 1);
-    if (!out->at || !r.uses || !r.reader || !alone) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
+    r.writer = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
+    int *root = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
+    bool *tame = cc_arena_alloc(arena, (size_t)g->node.n + 1);
+    if (!out->at || !r.uses || !r.reader || !r.writer || !root || !tame)
+        return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
     cc_dce_uses(g, live, r.uses);
-    for (int i = 0; i < g->val.n; i++) r.reader[i] = -1;
-    cc_into_exclusive(g, alone);
-    for (int i = 0; i < g->node.n; i++) alone[i] = alone[i] && kind_of(g, i, rules) == CC_G_LOOP;
-    r.alone = alone;
+    for (int i = 0; i < g->val.n; i++) {
+        r.reader[i] = r.writer[i] = -1;
+        root[i] = cc_into_root(g, i);
+    }
+    for (int i = 0; i < g->node.n; i++) tame[i] = is_tame(g, i, rules);
+    r.root = root;
+    r.tame = tame;
     for (r.first = 0; r.first < g->node.n; r.first = r.end) {
         r.end = end_of_region(&r);
         if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");

@@ -5,8 +5,8 @@
  *   put(%1, %2)        ->   %9 = fill_like(%1, %2)        copy_, fill_, zero_
  *   put(%1, %2, key)   ->   %9 = put(%1, %2, key)         on a GPU a window of the written part (writes.c)
  *
- * The node still writes, so it stands alone and no node moves across it (group.c): at each node memory is as in
- * eager, whoever shares it. Within a node an element is read before it is written, and only by its own iteration: an
+ * The node still writes: a kernel keeps its place among nodes that name the same memory, all other nodes that write are
+ * barriers (group.c). Within a node an element is read before it is written, and only by its own iteration: an
  * operand must be the written memory exactly or not overlap it. This pass checks views and values that the graph
  * makes; each call checks whether inputs overlap (run/runner.c). */
 #include "pass_int.h"
@@ -40,36 +40,22 @@ bool cc_into_non_overlapping(const CcType *t) {
 }
 
 /* The root of a chain of views; a reshape that copies counts as a view, too. */
-static int root_of(const CcGraph *g, int value) {
+int cc_into_root(const CcGraph *g, int value) {
     for (;;) {
         const CcVal *v = &g->val.at[value];
         const CcNode *n = v->def < 0 ? NULL : &g->node.at[v->def];
         if (v->window_of) value = v->window_of - 1;
-        else if (n && cc_op_is_view(n->op) && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE)
+        else if (n && cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && n->n_in > 0 &&
+                 g->operand.at[n->in0].kind == CC_IN_VALUE)
             value = g->operand.at[n->in0].value;
         else return value;
     }
 }
 
-void cc_into_exclusive(const CcGraph *g, bool *alone) {
-    int *named = calloc((size_t)g->val.n + 1, sizeof *named); /* per value: number of nodes that name its memory */
-    for (int i = 0; i < g->node.n; i++) alone[i] = false;
-    for (int i = 0; named && i < g->node.n; i++)
-        for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE) named[root_of(g, o->value)]++;
-        }
-    for (int i = 0; named && i < g->node.n; i++) {
-        const CcNode *n = &g->node.at[i];
-        if (!cc_into_is_write(g, n) || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER) continue;
-        const int root = root_of(g, g->operand.at[n->in0].value);
-        int own = 0;
-        for (int k = 0; k < n->n_in; k++)
-            own +=
-                cc_graph_operand(g, n, k)->kind == CC_IN_VALUE && root_of(g, cc_graph_operand(g, n, k)->value) == root;
-        alone[i] = g->val.at[root].def < 0 && own == named[root];
-    }
-    free(named);
+bool cc_into_same(const CcGraph *g, int a, int b) {
+    const CcVal *x = &g->val.at[a], *y = &g->val.at[b];
+    return cc_graph_base(g, a) == cc_graph_base(g, b) && x->offset == y->offset &&
+           cc_type_same_layout(&x->type, &y->type);
 }
 
 /* Memory that nothing else shares: results of ops with a row. */
@@ -79,12 +65,12 @@ static bool is_fresh(const CcGraph *g, int root) {
 }
 
 /* Results of the host may share memory with anything. */
-static bool is_known(const CcGraph *g, int root) { return g->val.at[root].def < 0 || is_fresh(g, root); }
+bool cc_into_unknown(const CcGraph *g, int root) { return g->val.at[root].def >= 0 && !is_fresh(g, root); }
 
 /* May a node that writes x read this operand? */
 static bool keeps_apart(const CcGraph *g, int x, int other) {
-    const int a = root_of(g, x), b = root_of(g, other);
-    return a != b && is_known(g, a) && is_known(g, b);
+    const int a = cc_into_root(g, x), b = cc_into_root(g, other);
+    return a != b && !cc_into_unknown(g, a) && !cc_into_unknown(g, b);
 }
 
 static bool broadcasts(const CcType *from, const CcType *to) {
@@ -122,8 +108,8 @@ static bool puts_back(const CcGraph *g, int node) {
     const CcOperand *from = n->n_in > 1 ? cc_graph_operand(g, n, 1) : NULL;
     if (n->op != CC_OP_put || !cc_pure_is_write(g, n) || !from || from->kind != CC_IN_VALUE) return false;
     const int def = g->val.at[from->value].def;
-    return def >= 0 && cc_op_is_view(g->node.at[def].op) && !g->node.at[def].flags && g->node.at[def].n_out == 1 &&
-           cc_pure_puts_back(g, node, cc_graph_source(g, n), from->value);
+    return def >= 0 && cc_op_info((CcOpId)g->node.at[def].op)->kind == CC_K_VIEW && !g->node.at[def].flags &&
+           g->node.at[def].n_out == 1 && cc_pure_puts_back(g, node, cc_graph_source(g, n), from->value);
 }
 
 static void rewrite(CcGraph *g, int node) {
@@ -149,13 +135,74 @@ static void write_nothing(CcGraph *g, int node) {
     rewrite(g, node);
 }
 
-void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules) {
-    for (int i = 0; i < g->node.n && rules->into; i++) {
-        const bool nothing = puts_back(g, i);
-        if (cc_group_banned(g, i, rules) || (!nothing && !understand(g, &g->node.at[i]))) continue;
-        const CcEditMark mark = cc_edit_mark(g);
-        if (nothing) write_nothing(g, i);
-        else if (is_fill(g, &g->node.at[i]) || !cc_writes_into(g, i, rules)) rewrite(g, i);
-        (void)cc_group_keeps(g, i, mark, rules);
+/* ------------------------------------------------------------------ values written more than once */
+
+/* Lets a kernel read what an earlier one wrote as that one's result, so both can be one loop:
+ *
+ *   %9 = mul(%1, 2)   %10 = add(%1, %2)   ->   %9 = mul(%1, 2)   %10 = add(%9, %2)
+ */
+typedef struct Versions {
+    CC_VEC(int) value; /* written values, by number of the given graph */
+    int *of;           /* per such value: the result of the last kernel that wrote it; 0: none */
+    int n;
+} Versions;
+
+/* The memory of this root, or (-1) any, may have changed in another way. */
+static void forget(Versions *v, const CcGraph *g, int root) {
+    int kept = 0;
+    for (int i = 0; i < v->value.n; i++) {
+        const int value = v->value.at[i];
+        if (root < 0 || cc_into_root(g, value) == root) v->of[value] = 0;
+        else v->value.at[kept++] = value;
     }
+    v->value.n = kept;
+}
+
+static bool is_kernel(const CcGraph *g, int node, const CcGroupRules *rules) {
+    const CcNode *n = &g->node.at[node];
+    return cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE && n->n_out == 1 && cc_group_takes(g, node, rules) &&
+           !cc_autocast_mixes(g, n);
+}
+
+static void read_versions(const Versions *v, CcGraph *g, int node) {
+    for (int k = 0; k < g->node.at[node].n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, &g->node.at[node], k);
+        if (o->kind == CC_IN_VALUE && o->value < v->n && v->of[o->value])
+            cc_edit_operand(g, node, k, value_of(v->of[o->value]));
+    }
+}
+
+/* After node `node`, which wrote `to` if it is a kernel's. */
+static void follow(Versions *v, CcGraph *g, int node, int to, const CcGroupRules *rules) {
+    const bool kernel = is_kernel(g, node, rules), writes = cc_into_is_write(g, &g->node.at[node]);
+    if (kernel && (writes || !g->node.at[node].flags)) read_versions(v, g, node);
+    if (writes && kernel && to >= 0 && to < v->n && cc_into_same(g, to, g->node.at[node].out0)) {
+        forget(v, g, cc_into_root(g, to));
+        v->of[to] = g->node.at[node].out0;
+        cc_vec_push(&v->value, to);
+    } else if (g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT)) {
+        forget(v, g, -1);
+    }
+}
+
+static void try_write(CcGraph *g, int node, const CcGroupRules *rules) {
+    const bool nothing = puts_back(g, node);
+    if (cc_group_banned(g, node, rules) || (!nothing && !understand(g, &g->node.at[node]))) return;
+    const CcEditMark mark = cc_edit_mark(g);
+    if (nothing) write_nothing(g, node);
+    else if (is_fill(g, &g->node.at[node]) || !cc_writes_into(g, node, rules)) rewrite(g, node);
+    (void)cc_group_keeps(g, node, mark, rules);
+}
+
+void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules) {
+    Versions v = {.of = calloc((size_t)g->val.n + 1, sizeof *v.of), .n = g->val.n};
+    for (int i = 0; i < g->node.n && rules->into && v.of; i++) {
+        const bool write = g->node.at[i].flags == CC_N_WRITES && g->node.at[i].n_in > 0 &&
+                           cc_graph_operand(g, &g->node.at[i], 0)->kind == CC_IN_VALUE;
+        const int to = write ? cc_graph_source(g, &g->node.at[i]) : -1;
+        try_write(g, i, rules);
+        follow(&v, g, i, to, rules);
+    }
+    cc_vec_free(&v.value);
+    free(v.of);
 }

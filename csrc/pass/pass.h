@@ -81,8 +81,12 @@ void cc_rearrange_rewrite(CcGraph *g, const CcGroupRules *rules);
 void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* a node rewritten by that pass: its result is the memory that it writes */
 bool cc_into_is_write(const CcGraph *g, const CcNode *n);
-/* alone[node]: such a node, if it is a kernel that can't fail and no other node of the graph names the memory. */
-void cc_into_exclusive(const CcGraph *g, bool *alone);
+/* Are these the same elements of the same memory? */
+bool cc_into_same(const CcGraph *g, int a, int b);
+/* The value whose memory this one may be, through windows and views. */
+int cc_into_root(const CcGraph *g, int value);
+/* May other memory that the graph names be this root's? Inputs are compared in each call (cc_plan_apart). */
+bool cc_into_unknown(const CcGraph *g, int root);
 bool cc_into_non_overlapping(const CcType *t);                    /* does no element share memory with another? */
 void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules);     /* makes windows of views */
 void cc_transpose_rewrite(CcGraph *g, const CcGroupRules *rules); /* stores results of products column by column */
@@ -95,9 +99,6 @@ bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_transposed(const CcVal *v);
 /* Has autocast cast the operands of this pointwise node? The graph still has the uncast ones (autocast.c). */
 bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
-/* The dtype that eager's autocast cast operand `i` to, judging by the recorded types; CC_DT_OTHER: it did not.
- * parameters: also for inputs of the graph that a product casts itself. */
-CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters);
 /* May a node that checks indices be a kernel at this position (index.c)? */
 bool cc_index_may(const CcGraph *g, int node);
 /* A new value: a window of `value` with this type (and the same dtype). -> its number */

@@ -483,10 +483,13 @@ static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *con
 }
 
 /* torch._dynamo.graph_break() requests a break. */
-static CcGo break_at_library(CcRec *rec, CcAct *act, PyFunctionObject *f) {
+static CcGo break_at_library(CcRec *rec, CcAct *act, CcEvent *ev, PyFunctionObject *f) {
     char name[128];
-    if (PyUnicode_CompareWithASCIIString(f->func_qualname, "graph_break") == 0)
-        return cc_rec_break(rec, act, CC_R_USER, "");
+    if (PyUnicode_CompareWithASCIIString(f->func_qualname, "graph_break") == 0) {
+        if (!cc_library_unbroken(act->co)) return cc_rec_break(rec, act, CC_R_USER, "");
+        ev->result = Py_NewRef(Py_None);
+        return CC_DONE;
+    }
     return cc_rec_break(rec, act, CC_R_LIBRARY, callable_name((PyObject *)f, name, sizeof name));
 }
 
@@ -531,8 +534,9 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         if (go != CC_OK) return go;
     }
     if (PyFunction_Check(c.func))
-        return cc_library_recorded((PyFunctionObject *)c.func) ? CC_OK
-                                                               : break_at_library(rec, act, (PyFunctionObject *)c.func);
+        return cc_library_recorded((PyFunctionObject *)c.func)
+                   ? CC_OK
+                   : break_at_library(rec, act, ev, (PyFunctionObject *)c.func);
     const CcCallee callee = cc_callee_find(c.func);
     if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_before(rec, act, ev, &c, &callee);
     cc_given_arguments(rec, &c);

@@ -84,7 +84,11 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_tens_is(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
         cc_value_membership(rec, o, key))
         return CC_OK; /* the guard finds it by identity */
-    if (cc_value_by_tensor(rec, o, key) && lookup(act, o, key) != NULL) return CC_OK;
+    if (cc_value_by_tensor(rec, o, key)) {
+        if (lookup(act, o, key) != NULL) return CC_OK;
+        /* this trace, which ends here, is for calls that make the item: an optimizer's first step */
+        cc_value_read_key(rec, cc_value_source(rec, o), key, NULL);
+    }
     if (cc_tens_is(key))
         return PyDict_Check(o) ? cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "a dict's item for a tensor")
                                : cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as an index");

@@ -2,7 +2,7 @@
  * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
 #include "rec_events.h"
 
-enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED };
+enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED, UNBROKEN };
 
 static const struct {
     int kind;
@@ -16,7 +16,7 @@ static const struct {
 
 static struct {
     int begin, end; /* rows */
-} of_kind[LISTED + 1];
+} of_kind[UNBROKEN + 1];
 
 static char folder[4096]; /* the standard library's directory, with a final slash */
 static size_t folder_n;
@@ -87,6 +87,11 @@ bool cc_library_listed(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     return path != NULL && (co->co_flags & CO_GENERATOR) && listed(LISTED, co, path, 0);
+}
+
+bool cc_library_unbroken(const PyCodeObject *co) {
+    const char *path = path_of(co);
+    return path != NULL && listed(UNBROKEN, co, path, 0);
 }
 
 bool cc_library_recorded(PyFunctionObject *func) {

@@ -236,6 +236,7 @@ CC_MUST int cc_callee_init(void);
 bool cc_library_recorded(PyFunctionObject *func);
 bool cc_library_node(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);
+bool cc_library_unbroken(const PyCodeObject *co); /* graph_break() does nothing in this function */
 CcPure cc_library_pure(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);
 /* torch.compiler.is_compiling and its kin: new reference to the answer, or NULL (no error): not an intrinsic. */

@@ -146,6 +146,19 @@ static int start_boxes(const Compile *c, const CcGroup *group, const CcBox *box,
     return 0;
 }
 
+static int list_writes(const Compile *c, const CcGroup *group, CcLaunch *launch) {
+    CcWritten *written = cc_arena_alloc(c->plan->arena, sizeof *written * (size_t)group->n);
+    if (!written) return -1;
+    launch->written = written;
+    for (int i = 0; i < group->n; i++) {
+        const CcNode *n = &c->g->node.at[group->node[i]];
+        if (!cc_into_is_write(c->g, n)) continue;
+        const int value = cc_graph_base(c->g, n->out0);
+        written[launch->n_written++] = (CcWritten){value, is_own(c->g, n, value) ? -1 : n->origin, !n->uncounted};
+    }
+    return 0;
+}
+
 static int start_parts(const Compile *c, const CcGroup *group, Started *out, CcErr *err) {
     CcArena *arena = c->plan->arena;
     CcBox *box = NULL;
@@ -156,12 +169,7 @@ static int start_parts(const Compile *c, const CcGroup *group, Started *out, CcE
     CcLaunch *launch = loop ? cc_arena_alloc(arena, sizeof *launch) : NULL;
     if (!launch) return -1;
     start_kernel(c, launch, loop);
-    const CcNode *n = &c->g->node.at[group->node[0]];
-    if (cc_into_is_write(c->g, n)) {
-        launch->into = cc_graph_base(c->g, n->out0);
-        launch->node = is_own(c->g, n, launch->into) ? -1 : n->origin;
-        launch->uncounted = n->uncounted;
-    }
+    if (list_writes(c, group, launch) < 0) return -1;
     *out = (Started){.part = launch, .n = 1};
     return 0;
 }
@@ -347,7 +355,7 @@ static int build(Compile *c, CcErr *err) {
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     if (c->stuck) return 0;
-    cc_plan_apart(plan, g);
+    if (cc_plan_apart(plan, g, err) < 0) return -1;
     if (cc_plan_lifetimes(plan, g, c->made, err) < 0) return -1;
     return cc_memory_plan(plan, g, err);
 }

@@ -312,13 +312,19 @@ static char *take_number(const CcLaunch *launch, const CcLoopAccess *access, con
     return at ? (char *)room : NULL;
 }
 
+bool cc_launch_writes(const CcLaunch *launch, int value) {
+    for (int i = 0; i < launch->n_written; i++)
+        if (launch->written[i].value == value) return true;
+    return false;
+}
+
 int cc_launch_find(const CcLaunch *launch, const CcHost *host, char **made, bool first, char **at, double *room,
                    CcErr *err) {
     const CcLoop *loop = launch->loop;
     int stores = 0;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
-        const bool makes = access->is_store && launch->into < 0;
+        const bool makes = access->is_store && !cc_launch_writes(launch, access->value);
         if (makes && first) made[stores] = host->make(host->ctx, access->value);
         at[a] = access->place    ? CC_PLACE_ZERO
                 : access->number ? take_number(launch, access, host, &room[a])
@@ -334,13 +340,15 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
     char *at[CC_LOOP_MAX_ACCESS], *made[CC_LOOP_MAX_ACCESS];
     double room[CC_LOOP_MAX_ACCESS];
     /* a wrong index must fail before anything is written */
-    const bool looks = !launch->cuda || (launch->into >= 0 && cc_cudalaunch_waits(launch->cuda));
+    const bool looks = !launch->cuda || (launch->n_written && cc_cudalaunch_waits(launch->cuda));
     if (looks && check_indices(launch->loop, host, err) < 0) return -1;
     if (launch->boxes) return cc_boxes_run(launch->boxes, host, err);
     if (cc_launch_find(launch, host, made, true, at, room, err) < 0) return -1;
-    if (launch->into >= 0 && launch->node >= 0 &&
-        host->writing(host->ctx, launch->into, launch->node, !launch->uncounted) < 0)
-        return cc_err_set(err, CC_E_HOST, "value %d can't be written", launch->into);
+    for (int i = 0; i < launch->n_written; i++) {
+        const CcWritten *w = &launch->written[i];
+        if (w->node >= 0 && host->writing(host->ctx, w->value, w->node, w->counted) < 0)
+            return cc_err_set(err, CC_E_HOST, "value %d can't be written", w->value);
+    }
     if (launch->numel && launch->cuda) return cc_cudalaunch_run(launch, host, at, room, err);
     if (launch->numel) cc_launch_at(launch, at);
     return 0;
@@ -348,7 +356,7 @@ int cc_launch_run(const CcLaunch *launch, const CcHost *host, CcErr *err) {
 
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop) {
     CcSweeps plan;
-    *launch = (CcLaunch){.loop = loop, .numel = cc_nest_numel(loop), .into = -1};
+    *launch = (CcLaunch){.loop = loop, .numel = cc_nest_numel(loop)};
     launch->rows = launch->count = 1;
     for (int d = 0; d < loop->lane; d++) launch->rows *= loop->size[d];
     for (int d = loop->lane + loop->columns; d < loop->ndim; d++) launch->count *= loop->size[d];

@@ -187,8 +187,8 @@ static void add_results(Layout *l, int s) {
     const CcLoop *loop = launch && !launch->boxes ? launch->loop : NULL;
     for (int a = 0; loop && a < loop->n_access; a++) {
         const int value = loop->access[a].value;
-        const int input =
-            loop->access[a].is_store && launch->into < 0 && l->private[value] ? find_input(l, s, loop, a) : -1;
+        const bool makes = loop->access[a].is_store && !cc_launch_writes(launch, value);
+        const int input = makes && l->private[value] ? find_input(l, s, loop, a) : -1;
         if (input < 0) continue;
         l->place[value] = l->place[input];
         l->last[input] = -1;

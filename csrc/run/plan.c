@@ -22,38 +22,42 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
 
 static int64_t bytes_of(const CcType *t) { return cc_type_extent(t) * cc_dtype_info((CcDtype)t->dtype)->size; }
 
-static void add_apart(CcPlan *plan, const CcGraph *g, int a, int b) {
+/* known[b] is 1 + the last value that was compared with b: values are compared once per node that writes them. */
+static void add_apart(CcPlan *plan, const CcGraph *g, int a, int b, int *known) {
     const CcVal *x = &g->val.at[a], *y = &g->val.at[b];
-    if (a == b || x->def >= 0 || y->def >= 0) return;
-    for (int i = 0; i < plan->apart.n; i++)
-        if (plan->apart.at[i].value[0] == a && plan->apart.at[i].value[1] == b) return;
+    if (a == b || x->def >= 0 || y->def >= 0 || known[b] == a + 1) return;
+    known[b] = a + 1;
     cc_vec_push(&plan->apart, (CcApart){{a, b}, {bytes_of(&x->type), bytes_of(&y->type)}});
 }
 
-static void add_read(CcPlan *plan, const CcGraph *g, int written, const CcNode *reader) {
+static void add_read(CcPlan *plan, const CcGraph *g, int written, const CcNode *reader, int *known) {
     for (int k = 0; k < reader->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, reader, k);
-        if (o->kind == CC_IN_VALUE) add_apart(plan, g, written, cc_graph_base(g, o->value));
+        if (o->kind == CC_IN_VALUE) add_apart(plan, g, written, cc_graph_base(g, o->value), known);
     }
 }
 
-/* Values that the node reads, that other parts of its op read, and that nodes read which it was moved across
- * (group.c). */
-void cc_plan_apart(CcPlan *plan, const CcGraph *g) {
-    for (int s = 0; s < plan->step.n; s++) {
-        const int node = plan->step.at[s].node[0];
-        const CcNode *n = &g->node.at[node];
-        if (!cc_into_is_write(g, n)) continue;
-        const int written = cc_graph_base(g, n->out0);
-        add_read(plan, g, written, n);
-        for (int t = 0; t < plan->step.n; t++)
-            for (int i = 0; i < plan->step.at[t].n_node; i++) {
-                const int other = plan->step.at[t].node[i];
-                const CcNode *m = &g->node.at[other];
-                if (t == s || ((t < s) == (other < node) && m->origin != n->origin)) continue;
-                add_read(plan, g, written, m);
-            }
-    }
+/* Values that nodes of the same step read, other parts of the op, and nodes that it was moved across (group.c). */
+static void compare_with_all(CcPlan *plan, const CcGraph *g, int s, int node, int *known) {
+    const CcNode *n = &g->node.at[node];
+    const int written = cc_graph_base(g, n->out0);
+    for (int t = 0; t < plan->step.n; t++)
+        for (int i = 0; i < plan->step.at[t].n_node; i++) {
+            const int other = plan->step.at[t].node[i];
+            const CcNode *m = &g->node.at[other];
+            if (t == s || (t < s) != (other < node) || m->origin == n->origin) add_read(plan, g, written, m, known);
+        }
+}
+
+int cc_plan_apart(CcPlan *plan, const CcGraph *g, CcErr *err) {
+    int *known = calloc((size_t)g->val.n + 1, sizeof *known);
+    if (!known) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    for (int s = 0; s < plan->step.n; s++)
+        for (int i = 0; i < plan->step.at[s].n_node; i++)
+            if (cc_into_is_write(g, &g->node.at[plan->step.at[s].node[i]]))
+                compare_with_all(plan, g, s, plan->step.at[s].node[i], known);
+    free(known);
+    return 0;
 }
 
 int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err) {
@@ -127,15 +131,13 @@ const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value) {
 }
 
 static bool is_view(const CcPlan *plan, const CcStep *step) {
-    return step->n_node > 0 && cc_op_is_view(plan->node[step->node[0]].op);
+    return step->n_node > 0 && cc_op_info((CcOpId)plan->node[step->node[0]].op)->kind == CC_K_VIEW;
 }
 
-int cc_run_hosted(const CcPlan *plan, int *step) {
-    while (*step < plan->step.n) {
-        const CcStep *s = &plan->step.at[(*step)++];
-        if (s->kind == CC_STEP_HOST) return s->host;
-    }
-    return -1;
+bool cc_run_hosted(const CcPlan *plan, int node) {
+    for (int s = 0; s < plan->step.n; s++)
+        if (plan->step.at[s].kind == CC_STEP_HOST && plan->step.at[s].host == node) return true;
+    return false;
 }
 
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {

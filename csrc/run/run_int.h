@@ -105,19 +105,22 @@ void cc_cudatune_choose(const CcOnDevice *on, const CcLoop *const *loops, CcCuda
 /* launch.c: a kernel over the nest of its loop. */
 typedef struct CcCudaWork CcCudaWork;
 typedef struct CcBoxes CcBoxes;
+typedef struct CcWritten {
+    int value, node; /* node: of the given graph; -1: the op itself made that value */
+    bool counted;    /* not CcNode.uncounted */
+} CcWritten;
 typedef struct CcLaunch {
     const CcLoop *loop;
     const CcCudaWork *cuda; /* NULL: on the CPU */
     CcKernelFn fn;          /* NULL: the reference executor */
     const CcBoxes *boxes;   /* several loops, of which `loop` is the first; NULL: one */
     int64_t numel, rows;
-    int64_t count;    /* number of elements of a reduction */
-    int sweeps, kept; /* loop/sweep.c */
-    /* into: the pre-existing value that the kernel writes; -1: it makes its results. node: the writing node of the
-     * given graph; -1: the op itself made that value */
-    int into, node;
-    bool uncounted; /* CcNode.uncounted */
+    int64_t count;            /* number of elements of a reduction */
+    int sweeps, kept;         /* loop/sweep.c */
+    const CcWritten *written; /* pre-existing values that the kernel writes, one per writing node, in program order */
+    int n_written;
 } CcLaunch;
+bool cc_launch_writes(const CcLaunch *launch, int value);  /* is this one of them? Other stores make their results. */
 void cc_launch_init(CcLaunch *launch, const CcLoop *loop); /* everything but machine code */
 /* Takes the loop (NULL: *err is set already) and finds its machine code, or uses the reference executor. */
 CC_MUST int cc_launch_make(CcLaunch *launch, const CcLoop *loop, CcErr *err);
@@ -214,7 +217,7 @@ void cc_plan_clear(CcPlan *plan); /* removes all steps */
 /* made[value]: it exists outside its step (an output, or read by another step). */
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
 /* Fills plan->drop and the steps' drop lists from the last uses, in step order. */
-void cc_plan_apart(CcPlan *plan, const CcGraph *g); /* fills plan->apart */
+CC_MUST int cc_plan_apart(CcPlan *plan, const CcGraph *g, CcErr *err); /* fills plan->apart */
 CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err);
 
 /* memory.c */

@@ -208,6 +208,20 @@ static bool is_constant(PyObject *o) {
     return o == Py_None || PyUnicode_Check(o) || PyLong_Check(o) || cc_tens_constant(o);
 }
 
+/* A tensor that torch reads as a number: it has no dims, and needs no gradient. Rounding a number of another dtype is
+ * left to torch. */
+static bool put_scalar(CcBound *b, PyObject *o, PyObject *first) {
+    CcTensor t, to;
+    if (!cc_tens_plain(o)) return put_number(b, o);
+    if (!first) return false;
+    cc_tens_read(o, false, &t);
+    cc_tens_read(first, false, &to);
+    return t.type.ndim == 0 && !t.type.requires_grad && t.type.dtype == to.type.dtype &&
+           (t.type.dtype == CC_DT_F32 || t.type.dtype == CC_DT_F64) &&
+           (t.type.device == 1 || (t.type.device == to.type.device && t.type.device_index == to.type.device_index)) &&
+           put_tensor(b, o);
+}
+
 static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
     CcOperand c;
     CcTensor t;
@@ -223,6 +237,7 @@ static bool accept(const Param *p, PyObject *o, PyObject *first, CcBound *b) {
     case 's': return PyUnicode_Check(o); /* bind_row() appends it last */
     case 'f': return put_numbers(b, o);
     case 'n': return p->hidden ? as_number(o, &c) : put_number(b, o);
+    case 'x': return put_scalar(b, o, first);
     case 'i': return as_number(o, &c) && c.kind == CC_IN_INT && (p->hidden || put_number(b, o));
     case 'p': return as_number(o, &c) && c.kind == CC_IN_INT && c.i > 0 && put_number(b, o);
     case 'o': return o == Py_None ? put_constant(b, (CcOperand){.kind = CC_IN_NONE}) : put(b, o);

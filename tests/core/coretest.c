@@ -294,7 +294,7 @@ typedef struct Emulated {
     EmulatedFn run;
     void *kernel[CC_CUDA_MAX_PARTS];
     int order;
-    bool into; /* writes to existing memory */
+    const CcLaunch *of;
 } Emulated;
 
 static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
@@ -306,10 +306,10 @@ static int emulated_run(const void *work, const CcHost *host, CcErr *err) {
         const CcLoopAccess *access = &loop->access[a];
         if (access->number)
             number[a] = access->fixed ? cc_loop_number(access->bits) : host->number(host->ctx, access->number - 1);
-        at[a] = access->place                  ? CC_PLACE_ZERO
-                : access->number               ? NULL
-                : access->is_store && !e->into ? host->make(host->ctx, access->value)
-                                               : host->data(host->ctx, access->value);
+        at[a] = access->place                                                 ? CC_PLACE_ZERO
+                : access->number                                              ? NULL
+                : access->is_store && !cc_launch_writes(e->of, access->value) ? host->make(host->ctx, access->value)
+                                                                              : host->data(host->ctx, access->value);
         if (at[a]) at[a] += access->offset;
     }
     char *workspace = malloc((size_t)e->launch.workspace + 1);
@@ -334,7 +334,7 @@ void t_cuda_bind(CcPlan *plan, int step, const CcCudaTuning *tuning, int process
     if (!e) return;
     if (s->kind == CC_STEP_KERNEL) {
         e->loop = loop_of(plan, step);
-        e->into = ((const CcLaunch *)s->work)->into >= 0;
+        e->of = s->work;
     }
     cc_gen_cuda_launch(e->loop, tuning, processors, &e->launch);
     e->run = run;
