@@ -1,4 +1,4 @@
-# make demo | test | test-gpu | lint | bench | bench-training | bench-overhead | bench-guards | bench-compile | build | clean
+# make demo | test | test-gpu | lint | bench | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -26,7 +26,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-overhead bench-guards bench-compile build clean distclean
+.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -79,6 +79,9 @@ bench: $(BUILT)
 
 bench-training: $(BUILT)
 	$(PY) benchmarks/bench_training.py $(BENCH_ARGS)
+
+bench-optimisers: $(BUILT)
+	$(PY) benchmarks/bench_optimisers.py $(BENCH_ARGS)
 
 bench-overhead: $(BUILT)
 	$(PY) benchmarks/bench_overhead.py $(BENCH_ARGS)

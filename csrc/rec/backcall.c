@@ -30,6 +30,13 @@ static const char templates[] =
     "            o = getattr(o, part)\n"
     "        return o\n"
     "    return (lambda o: get(o, names[0])) if len(names) == 1 else lambda o: tuple([get(o, n) for n in names])\n"
+    "def foreach(op, split):\n"
+    "    return lambda *args, **named: tuple([\n"
+    "        op(*[a[i] if s else a for a, s in zip(args, split)], **named) for i in range(len(args[0]))])\n"
+    "def foreach_value(op, split):\n"
+    "    return lambda *args: tuple([\n"
+    "        op(args[0][i], args[1][i], args[2][i], value=args[3][i] if split[3] else args[3])\n"
+    "        for i in range(len(args[0]))])\n"
     "def methodcaller(name, *args):\n"
     "    return lambda o: getattr(o, name)(*args)\n";
 
@@ -90,6 +97,76 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
     CC_RETRY_ALLOC(f, Py_XNewRef(from_template(rec, "keeper", NULL)));
     ev->result = PyObject_CallFunctionObjArgs(f, ev->in[0], ev->in[1], factory, NULL);
     Py_DECREF(f);
+    return CC_DONE;
+}
+
+/* ------------------------------------------------------------------ torch._foreach_* */
+
+/* -> number of tensors, all of the CPU; 0: not a list of such tensors */
+static Py_ssize_t tensors_in(CcRec *rec, PyObject *list) {
+    if ((!PyList_CheckExact(list) && !PyTuple_CheckExact(list)) || cc_value_unknown(rec, list) ||
+        cc_value_dirty(rec, list))
+        return 0;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); i++) {
+        PyObject *o = PySequence_Fast_GET_ITEM(list, i);
+        CcTensor t;
+        if (!cc_tens_plain(o)) return 0;
+        cc_tens_read(o, false, &t);
+        if (t.type.device != 1) return 0;
+    }
+    return PySequence_Fast_GET_SIZE(list);
+}
+
+/* Is this argument one of a tensor each? -1: the call is left to torch. */
+static int splits(CcRec *rec, PyObject *o, Py_ssize_t n) {
+    CcTensor t;
+    if (PyFloat_CheckExact(o) || PyLong_CheckExact(o)) return 0;
+    if (!cc_tens_plain(o)) return tensors_in(rec, o) == n ? 1 : -1;
+    cc_tens_read(o, false, &t);
+    if (t.type.device != 1) return -1;
+    return t.type.ndim == 0 ? 0 : t.type.ndim == 1 && t.type.size[0] == n ? 1 : -1;
+}
+
+/* The op that torch calls for each tensor on the CPU: Tensor.mul_ for _foreach_mul_. NULL: not one of these. */
+static PyObject *op_of_each(PyObject *f, bool *in_place, bool *value) {
+    static const char ops[] =
+        " add sub mul div neg abs exp log sqrt rsqrt reciprocal lerp addcmul addcdiv clamp_min clamp_max zero ";
+    const char *name = PyCFunction_Check(f) ? ((PyCFunctionObject *)f)->m_ml->ml_name : "";
+    char key[32];
+    if (strncmp(name, "_foreach_", 9) != 0) return NULL;
+    const size_t n = strlen(name);
+    *in_place = name[n - 1] == '_';
+    *value = strncmp(name + 9, "addc", 4) == 0;
+    snprintf(key, sizeof key, " %.*s ", (int)(n - 9 - *in_place), name + 9);
+    PyObject *tensor = strstr(ops, key) != NULL ? cc_obj_of_module("torch", "Tensor") : NULL;
+    PyObject *op = tensor != NULL ? PyObject_GetAttrString(tensor, name + 9) : NULL;
+    PyErr_Clear();
+    Py_XDECREF(tensor);
+    return op;
+}
+
+CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
+    enum { MOST = 4 };
+    bool in_place, value;
+    PyObject *op = n > 0 && n <= MOST ? op_of_each(f, &in_place, &value) : NULL;
+    const Py_ssize_t tensors = op != NULL ? tensors_in(rec, in[0]) : 0;
+    PyObject *split = tensors > 0 ? PyTuple_New(n) : NULL, *made = NULL;
+    bool known = split != NULL && !(value && kwnames != NULL && n > 3);
+    for (int i = 0; known && i < n; i++) {
+        const int s = splits(rec, in[i], tensors);
+        known = s >= 0 && (s > 0 || !value || i > 2);
+        PyTuple_SET_ITEM(split, i, PyBool_FromLong(s > 0));
+    }
+    PyObject *args = known ? PyTuple_Pack(2, op, split) : NULL;
+    if (args != NULL) made = from_template(rec, value && n > 3 ? "foreach_value" : "foreach", args);
+    Py_XDECREF(args);
+    Py_XDECREF(split);
+    Py_XDECREF(op);
+    if (made == NULL) return CC_OK;
+    Py_INCREF(made); /* rec->keep drops its reference if the recording is given up */
+    ev->result = PyObject_Vectorcall(made, in, (size_t)n, kwnames);
+    Py_DECREF(made);
+    if (ev->result != NULL && in_place) Py_SETREF(ev->result, Py_NewRef(in[0]));
     return CC_DONE;
 }
 

@@ -541,7 +541,10 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_before(rec, act, ev, &c, &callee);
     cc_given_arguments(rec, &c);
     const CcTorch t = cc_torch_call(c.func, c.in, cc_call_positional(&c), c.kwnames);
-    if (t.cls != CC_T_NONE) return torch_before(rec, act, ev, &c, &t);
+    if (t.cls != CC_T_NONE) {
+        const CcGo go = cc_backcall_foreach(rec, ev, c.func, c.in, cc_call_positional(&c), c.kwnames);
+        return go != CC_OK ? go : torch_before(rec, act, ev, &c, &t);
+    }
     if (PyType_Check(c.func)) return class_before(rec, act, &c);
     if (plain_weakref(c.func) && cc_finalizers_weakref_unknown(rec, c.func))
         return rec->trace != NULL ? cc_rec_break(rec, act, CC_R_WEAK, NULL) : CC_GIVE_UP;
