@@ -78,9 +78,7 @@ def measure(model: str, kind: str, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "optimisers", nargs="*", default=list(OPTIMISERS), choices=list(OPTIMISERS), metavar="OPTIMISER"
-    )
+    parser.add_argument("optimisers", nargs="*", metavar="OPTIMISER", help="all of " + ", ".join(OPTIMISERS))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--json")
@@ -90,7 +88,7 @@ def main() -> None:
     print(f"{'model':20}{'optimiser':11}" + "".join(f"{c:>10}" for c in columns) + f"{'of loop':>10}{'of fused':>10}")
     rows = []
     for model in MODELS:
-        for kind in options.optimisers:
+        for kind in options.optimisers or OPTIMISERS:
             row = measure(model, kind, options.seconds)
             rows.append(row)
             numbers = "".join(f"{row[c]:10.3f}" if c in row else f"{'-':>10}" for c in columns)
