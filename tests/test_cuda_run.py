@@ -92,6 +92,23 @@ def test_nvrtc_makes_a_cubin(fresh, monkeypatch, arch):
 
 
 @needs_nvrtc
+def test_paths_of_libraries_are_copied(fresh, monkeypatch):
+    monkeypatch.setenv("CCOMPILE_CACHE_DIR", "")
+    lib = fresh()
+    paths = [path and ctypes.create_string_buffer(path.encode()) for path in (*harness.libraries(), harness.nvrtc())]
+    lib.t_libraries(*paths)
+    for path in filter(None, paths):
+        ctypes.memset(path, ord("?"), len(path) - 1)
+    size, text = cubin(lib)
+    assert size > 500, text
+    g = Graph(lib)
+    x = g.input(torch.randn(8, 8))
+    g.out(g.op("exp", torch.exp, g.op("matmul", torch.matmul, x, x))).compile()
+    assert g.stats().kernels == 1, "LLVM is missing"
+    torch.testing.assert_close(g.run()[0], g.eager[g.outputs[0]])
+
+
+@needs_nvrtc
 def test_nvrtc_says_what_is_wrong(fresh, monkeypatch):
     monkeypatch.setenv("CCOMPILE_CACHE_DIR", "")
     size, text = cubin(fresh(), SOURCE.replace("arg.by", "arg.nothing"))

@@ -121,6 +121,17 @@ def stages(fn):
     return [line for s in segments for line in s["plan_text"].splitlines() if line.startswith("stage ")]
 
 
+def three_calls(fn, f, inputs, tolerance):
+    """Compares results and gradients of calls with inputs(0), inputs(1), inputs(2) -> the last arguments, and weights of the results"""
+    for i in range(3):
+        args = inputs(i)
+        want, got = f(*args), fn(*args)
+        weights = [torch.randn(r.shape, dtype=r.dtype) for r in differentiable(want)]
+        close(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), "result", tolerance)
+        close(gradients(got, args, weights), gradients(want, args, weights), "gradient", tolerance)
+    return args, weights
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients(name, dtype):
@@ -128,12 +139,7 @@ def test_gradients(name, dtype):
         pytest.skip("casts between float64 and float32")
     f, tolerance = FUNCTIONS[name], F32 if dtype == torch.float32 or name == "cast" else {"rtol": 1e-9, "atol": 1e-10}
     fn = ccompile.compile(f)
-    for i in range(3):
-        args = inputs(dtype, seed=i)
-        want, got = f(*args), fn(*args)
-        weights = [torch.randn(r.shape, dtype=r.dtype) for r in differentiable(want)]
-        close(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), "result", tolerance)
-        close(gradients(got, args, weights), gradients(want, args, weights), "gradient", tolerance)
+    args, weights = three_calls(fn, f, lambda i: inputs(dtype, seed=i), tolerance)
     for only in itertools.combinations(range(len(weights)), max(len(weights) - 1, 1)):
         close(gradients(fn(*args), args, weights, only), gradients(f(*args), args, weights, only), f"of results {only}: gradient", tolerance)
     for arg in args:
@@ -164,6 +170,47 @@ def test_gradcheck():
     for _ in range(2):
         fn(*args)
     assert torch.autograd.gradcheck(fn, args) and torch.autograd.gradgradcheck(fn, args)
+
+
+@pytest.mark.skipif(EAGER, reason="of the compiler")
+def test_hooks_of_saved_tensors_are_said_once():
+    fn = ccompile.compile(FUNCTIONS["linear"])
+    for _ in range(3):
+        fn(*inputs(torch.float32))
+    last = max(e.serial for e in ccompile.events())
+    for _ in range(3):
+        with torch.autograd.graph.save_on_cpu():
+            fn(*inputs(torch.float32))
+    assert [e.kind for e in ccompile.events(after=last) if "hooks of saved tensors" in e.text] == ["eager"]
+
+
+def test_many_parameters():
+    """One stage, whatever the number of its inputs and saved tensors."""
+    f = nn.Sequential(*(layer for _ in range(150) for layer in (nn.Linear(4, 4), nn.Tanh())))
+    fn = ccompile.compile(copy.deepcopy(f))
+    for i in range(3):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
+        f.zero_grad(), fn.zero_grad()
+        f(x).sum().backward(), fn(x).sum().backward()
+        close([p.grad for p in fn.parameters()], [p.grad for p in f.parameters()], "gradient", F32)
+    assert EAGER or len(stages(fn)) == 1
+
+
+@pytest.mark.skipif(EAGER, reason="of the compiler")
+def test_a_backward_for_each_set_of_gradients():
+    """A result that has no derivative makes no difference; one whose gradient is undefined does."""
+
+    def backwards():
+        (segment,) = [s for e in compiled_of(fn).report()["entries"] for s in e["segments"]]
+        return segment["plan_text"].count("backward:")
+
+    fn, args = ccompile.compile(lambda x, w, b: ((x * b).exp() * 2, torch.sin(x @ w) * b, (x * b).argmax(-1))), inputs(torch.float32)
+    for _ in range(3):
+        y, z, _ = fn(*args)
+        (y.sum() + z.sum()).backward()
+    assert backwards() == 1
+    fn(*args)[1].sum().backward()
+    assert backwards() == 2
 
 
 # ---- what autograd promises --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import EAGER
-from test_training import F32, close, differentiable, gradients, stages
+from test_training import F32, close, gradients, stages, three_calls
 from torch import nn
 
 IDS = torch.tensor([[0, 3, 1], [5, 3, 0]])
@@ -71,12 +71,7 @@ HOST = {"conv_of_a_vector", "max_pool_1d"}
 def test_gradients(name, dtype):
     f, tolerance = FUNCTIONS[name], F32 if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-10}
     fn = ccompile.compile(f)
-    for i in range(3):
-        args = inputs(dtype, seed=i)
-        want, got = f(*args), fn(*args)
-        weights = [torch.randn(r.shape, dtype=r.dtype) for r in differentiable(want)]
-        close(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), "result", tolerance)
-        close(gradients(got, args, weights), gradients(want, args, weights), "gradient", tolerance)
+    args, weights = three_calls(fn, f, lambda i: inputs(dtype, seed=i), tolerance)
     for n in range(1, 3):
         for some in itertools.combinations(args, n):
             close(gradients(fn(*args), some, weights), gradients(f(*args), some, weights), "alone: gradient", tolerance)

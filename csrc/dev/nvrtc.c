@@ -28,15 +28,21 @@ static struct {
 } nvrtc;
 
 static struct {
-    const char *path; /* the one that the Python package found */
-    int state;        /* 0: not loaded yet, 1: loaded, -1: missing */
+    char *path; /* the one that the Python package found */
+    int state;  /* 0: not loaded yet, 1: loaded, -1: missing */
     int arch[MAX_ARCHS], n_arch;
     char text[32];
     CcErr err;
 } lib;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void cc_nvrtc_library(const char *path) { lib.path = path; }
+void cc_nvrtc_library(const char *path) {
+    pthread_mutex_lock(&lock);
+    free(lib.path);
+    lib.path = path ? cc_mem_text(path) : NULL;
+    if (lib.state < 0) lib.state = 0;
+    pthread_mutex_unlock(&lock);
+}
 
 /* NVRTC opens its builtins library by bare name, and the libraries of NVIDIA's CUDA 13 wheels have no RPATH to their
  * own folder. Loading it here first makes that lookup succeed. */

@@ -8,7 +8,7 @@
 
 static struct {
     PyObject *apply; /* _FunctionBase.apply, bound to the subclass */
-    PyObject *str_run, *str_to_save, *str_saved, *str_fixed, *str_materialize, *str_needs;
+    PyObject *str_run, *str_to_save, *str_saved, *str_fixed, *str_materialize, *str_needs, *str_clear;
 } A;
 
 static const char *const CAPSULE = "ccompile.autograd";
@@ -34,6 +34,16 @@ static PyObject *tuple_of(PyObject **at, int n) {
     return t;
 }
 
+/* The results that have no gradient. */
+static PyObject *fixed(const CcAutogradResults *r) {
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < r->out.n; i++)
+        if (!r->differentiable.at[i] && PyList_Append(list, r->out.at[i]) < 0) Py_CLEAR(list);
+    PyObject *t = list != NULL ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return t;
+}
+
 static int set_new(PyObject *o, PyObject *name, PyObject *value) {
     const int status = value != NULL ? PyObject_SetAttr(o, name, value) : -1;
     Py_XDECREF(value);
@@ -41,15 +51,10 @@ static int set_new(PyObject *o, PyObject *name, PyObject *value) {
 }
 
 static PyObject *results(PyObject *ctx, PyObject *capsule, CcAutogradResults *r) {
-    PyObject *fixed[CC_AUTOGRAD_MAX];
-    int n_fixed = 0;
-    for (int i = 0; i < r->n; i++)
-        if (!r->differentiable[i]) fixed[n_fixed++] = r->out[i];
     if (PyObject_SetAttr(ctx, A.str_run, capsule) < 0 || PyObject_SetAttr(ctx, A.str_materialize, Py_False) < 0 ||
-        set_new(ctx, A.str_to_save, tuple_of(r->saved, r->n_saved)) < 0 ||
-        (n_fixed > 0 && set_new(ctx, A.str_fixed, tuple_of(fixed, n_fixed)) < 0))
+        set_new(ctx, A.str_to_save, tuple_of(r->saved.at, r->saved.n)) < 0 || set_new(ctx, A.str_fixed, fixed(r)) < 0)
         return NULL;
-    return tuple_of(r->out, r->n);
+    return tuple_of(r->out.at, r->out.n);
 }
 
 /* forward(ctx, capsule, *inputs) */
@@ -60,8 +65,11 @@ static PyObject *forward(PyObject *self, PyObject *args) {
     if (n == NULL) return NULL;
     CcAutogradResults r = {0};
     PyObject *out = n->kind->forward(n->run, &r) == 0 ? results(ctx, capsule, &r) : NULL;
-    for (int i = 0; i < r.n; i++) Py_CLEAR(r.out[i]);
-    for (int i = 0; i < r.n_saved; i++) Py_CLEAR(r.saved[i]);
+    for (int i = 0; i < r.out.n; i++) Py_DECREF(r.out.at[i]);
+    for (int i = 0; i < r.saved.n; i++) Py_DECREF(r.saved.at[i]);
+    cc_vec_free(&r.out);
+    cc_vec_free(&r.saved);
+    cc_vec_free(&r.differentiable);
     return out;
 }
 
@@ -100,27 +108,43 @@ static PyObject *gradients(PyObject **grad, int n) {
     return t;
 }
 
-static PyObject *run_backward(Node *n, PyObject *saved, PyObject *needs, PyObject *const *given) {
+static PyObject *run_backward(Node *n, PyObject **saved, PyObject *needs, PyObject *const *given) {
     const int n_in = (int)PyTuple_GET_SIZE(needs) - 1;
     bool *wanted = cc_mem_get((size_t)n_in + 1);
     PyObject **grad = cc_mem_get(sizeof *grad * ((size_t)n_in + 1));
     for (int i = 0; i < n_in; i++) wanted[i] = PyTuple_GET_ITEM(needs, i + 1) == Py_True;
-    const int status = n->kind->backward(n->run, &PyTuple_GET_ITEM(saved, 0), given, wanted, grad);
+    const int status = n->kind->backward(n->run, saved, given, wanted, grad);
     PyObject *r = status == 0 ? gradients(grad, n_in) : NULL;
     free(wanted);
     free(grad);
     return r;
 }
 
+/* The saved tensors, new references, and their number. Without retain_graph they are the last ones. NULL with an error
+ * set. */
+static PyObject **take_saved(PyObject *ctx, int *n) {
+    PyObject *tuple = PyObject_GetAttr(ctx, A.str_saved), *r;
+    if (tuple == NULL) return NULL;
+    PyObject **saved = cc_mem_get(sizeof *saved * (size_t)PyTuple_GET_SIZE(tuple));
+    for (*n = 0; *n < PyTuple_GET_SIZE(tuple); ++*n) saved[*n] = Py_NewRef(PyTuple_GET_ITEM(tuple, *n));
+    Py_DECREF(tuple);
+    r = PyObject_CallMethodNoArgs(ctx, A.str_clear);
+    if (r == NULL) PyErr_Clear(); /* this torch frees them only behind the backward */
+    Py_XDECREF(r);
+    return saved;
+}
+
 /* apply(self, *gradients of the outputs) */
 static PyObject *backward(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *ctx = PyTuple_GET_ITEM(args, 0);
-    PyObject *capsule = PyObject_GetAttr(ctx, A.str_run), *needs = PyObject_GetAttr(ctx, A.str_needs);
-    PyObject *saved = capsule != NULL ? PyObject_GetAttr(ctx, A.str_saved) : NULL, *r = NULL;
-    Node *n = saved != NULL ? node_of(capsule) : NULL;
-    if (n != NULL && needs != NULL) r = run_backward(n, saved, needs, &PyTuple_GET_ITEM(args, 1));
-    Py_XDECREF(saved);
+    PyObject *capsule = PyObject_GetAttr(ctx, A.str_run), *needs = PyObject_GetAttr(ctx, A.str_needs), *r = NULL;
+    Node *n = capsule != NULL && needs != NULL ? node_of(capsule) : NULL;
+    int n_saved = 0;
+    PyObject **saved = n != NULL ? take_saved(ctx, &n_saved) : NULL;
+    if (saved != NULL) r = run_backward(n, saved, needs, &PyTuple_GET_ITEM(args, 1));
+    for (int i = 0; i < n_saved; i++) Py_XDECREF(saved[i]);
+    free(saved);
     Py_XDECREF(needs);
     Py_XDECREF(capsule);
     return r;
@@ -168,6 +192,7 @@ bool cc_autograd_ready(void) {
     A.str_fixed = cc_obj_intern("non_differentiable");
     A.str_materialize = cc_obj_intern("materialize_grads");
     A.str_needs = cc_obj_intern("needs_input_grad");
+    A.str_clear = cc_obj_intern("maybe_clear_saved_tensors");
     A.apply = make_apply();
     if (A.apply != NULL) return true;
     PyErr_Clear();

@@ -9,7 +9,6 @@
 #ifndef CC_EVAL_H
 #define CC_EVAL_H
 
-#include "../grad/grad.h"
 #include "../rec/rec.h"
 #include "../run/run.h"
 

@@ -138,18 +138,16 @@ uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
 void cc_segment_free(CcSegment *s);
 
 /* ---- autograd.c: nodes of autograd's graph that run C functions ---- */
-enum { CC_AUTOGRAD_MAX = 256 }; /* outputs, and saved tensors, of a node */
 typedef struct CcAutogradResults {
-    PyObject *out[CC_AUTOGRAD_MAX], *saved[CC_AUTOGRAD_MAX]; /* new references; inputs and outputs may be saved */
-    bool differentiable[CC_AUTOGRAD_MAX];                    /* [out] */
-    int n, n_saved;
+    CC_VEC(PyObject *) out, saved; /* new references; inputs and outputs may be saved */
+    CC_VEC(bool) differentiable;   /* [out] */
 } CcAutogradResults;
 typedef struct CcAutogradKind {
     /* Runs with grad mode off. 0, or -1 with an error set; what is in *r is released in any case. */
     int (*forward)(void *run, CcAutogradResults *r);
     /* given[i]: the gradient of output i, or None. Fills grad[i], a new reference, for each input that wants one; NULL:
-     * it has none. 0, or -1 with an error set. */
-    int (*backward)(void *run, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **grad);
+     * it has none. May take references out of saved[], so that memory is freed early. 0, or -1 with an error set. */
+    int (*backward)(void *run, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad);
     void (*free)(void *run);
 } CcAutogradKind;
 bool cc_autograd_ready(void); /* false: this torch has no such nodes */

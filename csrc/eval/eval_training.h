@@ -2,6 +2,7 @@
 #ifndef CC_EVAL_TRAINING_H
 #define CC_EVAL_TRAINING_H
 
+#include "../grad/grad.h"
 #include "eval_int.h"
 
 /* The backward for some of the outputs' gradients, and some of the inputs'. */
@@ -16,7 +17,7 @@ typedef CC_VEC(int) GuardIds;
 
 typedef struct Stage {
     const CcStage *cut;
-    CcJoint joint; /* of all gradients: `saved` and the forward */
+    const CcJoint *joint; /* of the first backward, which has all gradients: `saved` and the forward are those of all */
     CcPlan *forward;
     CC_VEC(Backward *) backward;
     CC_VEC(int) diff; /* indices into cut->in: inputs that may require gradients */
@@ -36,9 +37,11 @@ struct CcTraining {
     CcRunOptions options;
     CcStages cut;
     CC_VEC(Stage) stage; /* [stage of cut] */
-    int *last;           /* [value] the last step that reads it; -1: keep it */
+    int *drop;           /* values, by the last step that reads them */
+    int *drop_end;       /* [step] where its values end in `drop` */
     int id;              /* of the segment */
     bool verify;
+    bool told; /* an event said that hooks of saved tensors are active */
 };
 
 /* What a node of autograd's graph keeps. */
@@ -56,7 +59,6 @@ typedef struct Run {
 } Run;
 
 /* ---- training.c ---- */
-static inline bool cc_training_is_view(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW; }
 void cc_training_release(CcTraining *t); /* one reference less */
 /* The backward for these gradients. Its plan is NULL if none could be made; torch computes them then. */
 Backward *cc_training_backward(const CcTraining *t, Stage *s, const bool *given, const bool *wanted);

@@ -55,16 +55,26 @@ static PyObject *fill(PyObject *t, PyObject *mask, double v) {
     return r;
 }
 
+static PyObject *cast(PyObject *t, CcDtype to) {
+    return then(t, "to", cc_obj_of_module("torch", cc_dtype_info(to)->torch_name));
+}
+
+/* An operand as eager computes with it: in f32 if the result is of half precision, to which autocast casts it first. */
+static PyObject *widened(const Operands *o, CcOperand of, CcDtype result) {
+    const bool half = result == CC_DT_BF16 || result == CC_DT_F16;
+    return half ? cast(cast(tensor_of(o, of), result), CC_DT_F32) : tensor_of(o, of);
+}
+
 /* dropped(softmax(q @ k^T * scale, masked)) @ v */
-static PyObject *attention(const Operands *o, const CcIn_attention_dropped *in) {
-    PyObject *s = then(tensor_of(o, in->q), "matmul", transposed(tensor_of(o, in->k)));
+static PyObject *attention(const Operands *o, const CcIn_attention_dropped *in, CcDtype result) {
+    PyObject *s = then(widened(o, in->q, result), "matmul", transposed(widened(o, in->k, result)));
     s = then(s, "mul", PyFloat_FromDouble(scale_of(o, in)));
     PyObject *forbidden = find_forbidden(o, in, s);
     if (in->mask.kind == CC_IN_VALUE && forbidden == Py_None) s = then(s, "add", tensor_of(o, in->mask));
     s = fill(s, forbidden, -HUGE_VAL);
     s = fill(then(s, "softmax", PyLong_FromLong(-1)), forbidden, 0);
     Py_XDECREF(forbidden);
-    return then(dropped(o, s, in->kept, in->p.f), "matmul", tensor_of(o, in->v));
+    return cast(then(dropped(o, s, in->kept, in->p.f), "matmul", widened(o, in->v, result)), result);
 }
 
 /* torch.batch_norm(x, weight, bias, None, None, True, 0.0, eps, True) */
@@ -93,7 +103,7 @@ int cc_repeat_node(const CcGraph *g, const CcNode *n, PyObject **value) {
     if (n->host < 0 && n->op != CC_OP_batch_normed) return 0; /* statistics, which only that one reads */
     if (n->op == CC_OP_dropped && cc_in_dropped(g, n, &drop))
         r = dropped(&o, tensor_of(&o, drop.x), drop.kept, drop.p.f);
-    else if (cc_in_attention_dropped(g, n, &attend)) r = attention(&o, &attend);
+    else if (cc_in_attention_dropped(g, n, &attend)) r = attention(&o, &attend, (CcDtype)g->val.at[n->out0].type.dtype);
     else if (cc_in_batch_normed(g, n, &normed)) r = batch_normed(&o, &normed);
     value[n->out0] = r;
     return r != NULL ? 0 : -1;

@@ -112,7 +112,7 @@ static int backward_call(void *ctx, int node) {
     const CcNode *n = &h->graph->node.at[node];
     PyObject *a = h->value[cc_graph_source(h->graph, n)], *r;
     if (cc_aten_takes(n)) r = as_dense(cc_aten_call(h->graph, n, h->value), &h->graph->val.at[n->out0].type);
-    else if (cc_training_is_view(n)) r = make_view(h->graph, n, a);
+    else if (cc_op_is_view(n->op)) r = make_view(h->graph, n, a);
     else r = PyObject_CallMethod(a, "matmul", "O", h->value[cc_graph_operand(h->graph, n, 1)->value]);
     Py_XSETREF(h->value[n->out0], r);
     return r != NULL ? 0 : -1;
@@ -165,10 +165,10 @@ void cc_staged_drop(PyObject **value, int n) {
 
 /* Runs the forward plan. Fills value[], new references; the caller owns the array. */
 static int run_forward(const CcTraining *t, const Stage *s, CcSegmentHost *outer, PyObject **value) {
-    StageHost h = {.graph = s->joint.forward,
+    StageHost h = {.graph = s->joint->forward,
                    .plan = s->forward,
                    .value = value,
-                   .joint = &s->joint,
+                   .joint = s->joint,
                    .whole = t->graph,
                    .x = *outer->x};
     h.x.value = value;
@@ -181,18 +181,17 @@ static int forward(void *at, CcAutogradResults *r) {
     Run *run = at;
     const CcTraining *t = run->training;
     const Stage *s = &t->stage.at[run->stage];
-    PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint.forward->val.n + 1));
+    PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint->forward->val.n + 1));
     const int status = run_forward(t, s, run->host, value);
     for (int k = 0; k < s->cut->in.n; k++) /* the plan drops inputs after their last use */
         Py_XSETREF(value[s->cut->in.at[k]], Py_NewRef(run->in.at[k]));
     for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
-        r->differentiable[k] = cc_rules_needs(t->graph, s->cut->out.at[k]);
-        r->out[k] = Py_NewRef(value[s->cut->out.at[k]]);
-        r->n++;
+        cc_vec_push(&r->differentiable, cc_rules_needs(t->graph, s->cut->out.at[k]));
+        cc_vec_push(&r->out, Py_NewRef(value[s->cut->out.at[k]]));
     }
-    for (int k = 0; status == 0 && k < s->joint.saved.n; k++)
-        r->saved[r->n_saved++] = Py_NewRef(value[s->joint.saved.at[k]]);
-    cc_staged_drop(value, s->joint.forward->val.n);
+    for (int k = 0; status == 0 && k < s->joint->saved.n; k++)
+        cc_vec_push(&r->saved, Py_NewRef(value[s->joint->saved.at[k]]));
+    cc_staged_drop(value, s->joint->forward->val.n);
     const int kept = status == 0 ? cc_torchgrad_keep(run, r) : status;
     cc_vec_free(&run->in);
     return kept;
@@ -200,13 +199,17 @@ static int forward(void *at, CcAutogradResults *r) {
 
 /* ------------------------------------------------------------------ backward */
 
-static int run_backward(const Run *run, const Stage *s, const Backward *b, PyObject *const *saved,
+/* Takes the saved tensors, which the plan drops after their last use, unless `keep`. */
+static int run_backward(const Run *run, const Stage *s, const Backward *b, PyObject **saved, bool keep,
                         PyObject *const *given, PyObject **grad) {
     const CcGraph *g = b->joint.backward;
     PyObject **value = cc_mem_get(sizeof *value * ((size_t)g->val.n + 1));
     StageHost h = {.graph = g, .plan = b->plan, .value = value, .symbol = run->symbol.at};
     int status = 0;
-    for (int k = 0; k < s->joint.saved.n; k++) value[s->joint.saved.at[k]] = Py_NewRef(saved[k]);
+    for (int k = 0; k < s->joint->saved.n; k++) {
+        value[s->joint->saved.at[k]] = saved[k];
+        saved[k] = keep ? Py_NewRef(saved[k]) : NULL;
+    }
     for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
         if (b->joint.seed.at[k] < 0) continue;
         value[b->joint.seed.at[k]] = as_planned(given[k], &g->val.at[b->joint.seed.at[k]].type);
@@ -228,17 +231,23 @@ static bool is_watched(void) {
     return cc_mode_grad(&now) || cc_mode_refusal(&now) != NULL;
 }
 
-static int backward(void *at, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
+static Backward *find_backward(const CcTraining *t, Stage *s, PyObject *const *given, const bool *wanted) {
+    bool *has = cc_mem_get((size_t)s->cut->out.n);
+    for (int k = 0; k < s->cut->out.n; k++) has[k] = given[k] != Py_None;
+    Backward *b = cc_training_backward(t, s, has, wanted);
+    free(has);
+    return b;
+}
+
+static int backward(void *at, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
     Run *run = at;
     Stage *s = &run->training->stage.at[run->stage];
-    bool has[CC_AUTOGRAD_MAX];
     if (is_watched()) return cc_torchgrad_make(run, saved, given, wanted, grad);
-    for (int k = 0; k < s->cut->out.n; k++) has[k] = given[k] != Py_None;
-    Backward *b = cc_training_backward(run->training, s, has, wanted);
+    Backward *b = find_backward(run->training, s, given, wanted);
     if (b->plan == NULL) return cc_torchgrad_make(run, saved, given, wanted, grad);
-    const int status = run_backward(run, s, b, saved, given, grad);
-    if (status == 0 && run->training->verify && (!b->verified || b->wrong))
-        b->wrong = !cc_torchgrad_verify(run, saved, given, wanted, grad);
+    const bool verify = run->training->verify && (!b->verified || b->wrong);
+    const int status = run_backward(run, s, b, saved, verify, given, grad);
+    if (status == 0 && verify) b->wrong = !cc_torchgrad_verify(run, saved, given, wanted, grad);
     b->verified = true;
     return status;
 }
@@ -247,7 +256,8 @@ static const CcAutogradKind KIND = {forward, backward, free_run};
 
 int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h) {
     const Stage *s = &t->stage.at[stage];
-    PyObject *in[CC_AUTOGRAD_MAX], *out[CC_AUTOGRAD_MAX];
+    const int n_in = s->diff.n, n_out = s->cut->out.n;
+    PyObject **in = cc_mem_get(sizeof *in * ((size_t)n_in + (size_t)n_out)), **out = in + n_in;
     Run *run = cc_mem_get(sizeof *run);
     *run = (Run){.training = t, .stage = stage, .host = h};
     t->refs++;
@@ -257,7 +267,8 @@ int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h) {
     for (int i = 0; i < s->source.n; i++) cc_vec_push(&run->source, Py_XNewRef(h->x->gv[s->source.at[i]]));
     for (int i = 0; i < s->diff.n; i++) in[i] = run->in.at[s->diff.at[i]];
     h->at = t->graph->node.at[s->cut->node.at[s->last_write]].origin;
-    if (cc_autograd_apply(&KIND, run, in, s->diff.n, out, s->cut->out.n) < 0) return -1;
-    for (int k = 0; k < s->cut->out.n; k++) Py_XSETREF(h->x->value[s->cut->out.at[k]], out[k]);
-    return 0;
+    const int status = cc_autograd_apply(&KIND, run, in, n_in, out, n_out);
+    for (int k = 0; k < n_out && status == 0; k++) Py_XSETREF(h->x->value[s->cut->out.at[k]], out[k]);
+    free(in);
+    return status;
 }

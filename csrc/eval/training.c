@@ -65,7 +65,7 @@ static bool may_compile(const CcTrace *t, const CcGraph *g, int node) {
         if (o->kind == CC_IN_VALUE && !is_plain(&g->val.at[o->value].type)) return false;
     }
     for (int k = 0; k < n->n_out; k++)
-        if (!is_plain(&g->val.at[n->out0 + k].type) || (cc_training_is_view(n) && g->val.at[n->out0 + k].is_output))
+        if (!is_plain(&g->val.at[n->out0 + k].type) || (cc_op_is_view(n->op) && g->val.at[n->out0 + k].is_output))
             return false;
     return cc_rules_take(g, node);
 }
@@ -76,7 +76,7 @@ static void give_views_to_host(const CcGraph *g, bool *host) {
         for (int k = 0; host[i] && k < g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
             const int def = o->kind == CC_IN_VALUE ? g->val.at[o->value].def : -1;
-            if (def >= 0 && cc_training_is_view(&g->node.at[def])) host[def] = true;
+            if (def >= 0 && cc_op_is_view(g->node.at[def].op)) host[def] = true;
         }
 }
 
@@ -89,14 +89,14 @@ static bool has_gradient(const CcGraph *g, const CcStage *s) {
 /* A view that another stage reads would be a result. */
 static bool has_view_result(const CcGraph *g, const CcStage *s) {
     for (int k = 0; k < s->out.n; k++)
-        if (cc_training_is_view(&g->node.at[g->val.at[s->out.at[k]].def])) return true;
+        if (cc_op_is_view(g->node.at[g->val.at[s->out.at[k]].def].op)) return true;
     return false;
 }
 
 static bool is_worth(const CcGraph *g, const CcStage *s) {
     int own = 0;
-    for (int i = 0; i < s->node.n; i++) own += !cc_training_is_view(&g->node.at[s->node.at[i]]);
-    return own >= LEAST_NODES && has_gradient(g, s) && s->out.n <= CC_AUTOGRAD_MAX && s->in.n < CC_AUTOGRAD_MAX;
+    for (int i = 0; i < s->node.n; i++) own += !cc_op_is_view(g->node.at[s->node.at[i]].op);
+    return own >= LEAST_NODES && has_gradient(g, s);
 }
 
 static void give_to_host(const CcStage *s, bool *host) {
@@ -111,7 +111,7 @@ static bool refuse_stages(const CcGraph *g, const CcStages *cut, bool *host) {
         if (s->node.n == 0) continue;
         for (int k = 0; k < s->out.n; k++) {
             const int def = g->val.at[s->out.at[k]].def;
-            if (!cc_training_is_view(&g->node.at[def])) continue;
+            if (!cc_op_is_view(g->node.at[def].op)) continue;
             any = host[def] = true;
         }
         if (has_view_result(g, s) || is_worth(g, s)) continue;
@@ -126,7 +126,7 @@ static bool refuse_stages(const CcGraph *g, const CcStages *cut, bool *host) {
 /* Derivatives of aten.c, products that no library takes (f64), and views of what they read. */
 static bool torch_can(const CcNode *n) {
     return n->op == CC_OP_matmul || cc_aten_takes(n) ||
-           (cc_training_is_view(n) && n->op != CC_OP_reshape && n->n_out == 1);
+           (cc_op_is_view(n->op) && n->op != CC_OP_reshape && n->n_out == 1);
 }
 
 /* recorded[node]: >= 0 for recorded nodes, which torch can run; NULL: none of them is. */
@@ -134,15 +134,15 @@ static CcPlan *compile(const CcTraining *t, const CcGraph *g, const char *what, 
     CcErr err = {0};
     CcPlan *plan = cc_run_compile(g, &t->options, &err);
     bool ok = plan != NULL;
-    for (int i = 0; ok && i < g->node.n; i++)
-        ok = !cc_run_hosted(plan, i) || (recorded != NULL ? recorded[i] >= 0 : torch_can(&g->node.at[i]));
-    if (!ok) {
-        cc_log_add(CC_LOG_FALLBACK, "segment %d: %s of a stage: %s", t->id, what,
-                   plan == NULL ? err.text : "a step needs torch");
-        if (plan != NULL) cc_run_free(plan);
-        return NULL;
+    for (int step = 0, i; ok && (i = cc_run_hosted(plan, &step)) >= 0;) {
+        ok = recorded != NULL ? recorded[i] >= 0 : torch_can(&g->node.at[i]);
+        if (!ok)
+            cc_err_set(&err, CC_E_UNSUPPORTED, "%s has no kernel here", cc_op_info((CcOpId)g->node.at[i].op)->name);
     }
-    return plan;
+    if (ok) return plan;
+    cc_log_add(CC_LOG_FALLBACK, "segment %d: %s of a stage is left to torch: %s", t->id, what, err.text);
+    if (plan != NULL) cc_run_free(plan);
+    return NULL;
 }
 
 static void free_backward(Backward *b) {
@@ -185,15 +185,23 @@ static void clear_stage(Stage *s) {
     cc_vec_free(&s->source);
     cc_vec_free(&s->saved_at);
     cc_vec_free(&s->kept);
-    cc_joint_free(&s->joint);
     if (s->forward != NULL) cc_run_free(s->forward);
     *s = (Stage){0};
 }
 
+/* The backward for all gradients. */
+static const Backward *whole_backward(const CcTraining *t, Stage *s) {
+    bool *given = cc_mem_get((size_t)s->cut->out.n), *wanted = cc_mem_get((size_t)s->diff.n);
+    for (int k = 0; k < s->cut->out.n; k++) given[k] = cc_rules_needs(t->graph, s->cut->out.at[k]);
+    for (int i = 0; i < s->diff.n; i++) wanted[i] = true;
+    const Backward *b = cc_training_backward(t, s, given, wanted);
+    free(given);
+    free(wanted);
+    return b;
+}
+
 /* Makes the plans of the forward and of the whole backward. */
 static bool prepare(const CcTraining *t, Stage *s) {
-    bool all[CC_AUTOGRAD_MAX];
-    memset(all, true, sizeof all);
     for (int k = 0; k < s->cut->in.n; k++)
         if (cc_rules_needs(t->graph, s->cut->in.at[k])) cc_vec_push(&s->diff, k);
     for (int i = 0; i < s->cut->node.n; i++) {
@@ -201,10 +209,12 @@ static bool prepare(const CcTraining *t, Stage *s) {
         if (n->flags & CC_N_WRITES) s->last_write = i;
         if (n->host >= 0 && !cc_repeat_takes(n) && !find_sources_of_node(t->trace, n, &s->source)) return false;
     }
-    if (!cc_joint_make(t->graph, s->cut, NULL, NULL, &s->joint) || s->joint.saved.n >= CC_AUTOGRAD_MAX) return false;
+    const Backward *all = whole_backward(t, s);
+    if (all->plan == NULL) return false;
+    s->joint = &all->joint;
     cc_torchgrad_plan(t, s);
-    s->forward = compile(t, s->joint.forward, "the forward", s->joint.node.at);
-    return s->forward != NULL && cc_training_backward(t, s, all, all)->plan != NULL;
+    s->forward = compile(t, s->joint->forward, "the forward", s->joint->node.at);
+    return s->forward != NULL;
 }
 
 static void cut_graph(CcTraining *t, bool *host) {
@@ -241,29 +251,48 @@ static bool any_stage(const CcTraining *t) {
     return false;
 }
 
-/* Finds the last step that reads each value. */
-static void find_last(CcTraining *t) {
+/* last[value]: the last step that reads it; -1: it outlives the run, or no step does. */
+static void find_last(const CcTraining *t, int *last) {
     const CcGraph *g = t->graph;
-    t->last = cc_mem_get(sizeof *t->last * ((size_t)g->val.n + 1));
-    for (int v = 0; v < g->val.n; v++) t->last[v] = -1;
+    for (int v = 0; v < g->val.n; v++) last[v] = -1;
     for (int i = 0; i < t->cut.step.n; i++) {
         const CcStageStep step = t->cut.step.at[i];
         for (int k = 0; step.node < 0 && k < t->cut.stage.at[step.stage].in.n; k++)
-            t->last[t->cut.stage.at[step.stage].in.at[k]] = i;
+            last[t->cut.stage.at[step.stage].in.at[k]] = i;
         for (int k = 0; step.node >= 0 && k < g->node.at[step.node].n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[step.node], k);
-            if (o->kind == CC_IN_VALUE) t->last[o->value] = i;
+            if (o->kind == CC_IN_VALUE) last[o->value] = i;
         }
     }
     for (int v = 0; v < g->val.n; v++)
-        if (g->val.at[v].is_output) t->last[v] = -1;
+        if (g->val.at[v].is_output) last[v] = -1;
+}
+
+/* Lists the values that each step drops (a counting sort). */
+static void find_drops(CcTraining *t) {
+    const int n_val = t->graph->val.n, n_step = t->cut.step.n;
+    int *last = cc_mem_get(sizeof *last * ((size_t)n_val + 1)), n = 0;
+    find_last(t, last);
+    t->drop_end = cc_mem_get(sizeof *t->drop_end * ((size_t)n_step + 1));
+    for (int v = 0; v < n_val; v++)
+        if (last[v] >= 0) t->drop_end[last[v]]++;
+    for (int i = 0; i < n_step; i++) {
+        const int at = n;
+        n += t->drop_end[i];
+        t->drop_end[i] = at;
+    }
+    t->drop = cc_mem_get(sizeof *t->drop * ((size_t)n + 1));
+    for (int v = 0; v < n_val; v++)
+        if (last[v] >= 0) t->drop[t->drop_end[last[v]]++] = v;
+    free(last);
 }
 
 void cc_training_release(CcTraining *t) {
     if (--t->refs > 0) return;
     clear_stages(t);
     cc_graph_free(t->graph);
-    free(t->last);
+    free(t->drop);
+    free(t->drop_end);
     free(t);
 }
 
@@ -306,7 +335,7 @@ CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
         cc_training_release(t);
         return NULL;
     }
-    find_last(t);
+    find_drops(t);
     return t;
 }
 
@@ -334,26 +363,23 @@ static int run_step(CcTraining *t, const CcStageStep *step, CcSegmentHost *h, co
 }
 
 static int run_steps(CcTraining *t, CcSegmentHost *h, const CcHost *host) {
-    for (int i = 0; i < t->cut.step.n; i++) {
+    for (int i = 0, k = 0; i < t->cut.step.n; i++) {
         if (run_step(t, &t->cut.step.at[i], h, host) < 0) return -1;
-        for (int v = 0; v < t->graph->val.n; v++)
-            if (t->last[v] == i) Py_CLEAR(h->x->value[v]);
+        for (; k < t->drop_end[i]; k++) Py_CLEAR(h->x->value[t->drop[k]]);
     }
     return 0;
 }
 
 /* Hooks of saved tensors (save_on_cpu, torch.utils.checkpoint) see each tensor that eager saves. */
-static bool has_hooks(void) {
-    static PyObject *top;
-    if (top == NULL) top = cc_obj_of_module("torch._C._autograd", "_top_saved_tensors_default_hooks");
-    PyObject *now = top != NULL ? PyObject_CallOneArg(top, Py_True) : NULL;
-    PyErr_Clear();
-    Py_XDECREF(now); /* None lives on */
-    return now != Py_None;
+static bool is_hooked(CcTraining *t) {
+    if (!cc_state_has_hooks()) return false;
+    if (!t->told)
+        cc_log_add(CC_LOG_EAGER, "segment %d: hooks of saved tensors are active: torch runs its ops one by one", t->id);
+    return t->told = true;
 }
 
 int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
-    if (has_hooks()) return CC_TRAINING_NOT;
+    if (is_hooked(t)) return CC_TRAINING_NOT;
     /* the graph has more values than the trace: draws */
     const int n_trace = outer->x->n_value, n = t->graph->val.n;
     PyObject **trace = outer->x->value, **value = cc_mem_get(sizeof *value * ((size_t)n + 1));
@@ -382,11 +408,12 @@ void cc_training_print(const CcTraining *t, CcSbuf *out) {
         }
         const Stage *s = &t->stage.at[step.stage];
         cc_sbuf_add(out, "stage %d: %d nodes, %d inputs, %d outputs, %d tensors saved\nforward:\n", step.stage,
-                    s->cut->node.n, s->cut->in.n, s->cut->out.n, s->joint.saved.n);
+                    s->cut->node.n, s->cut->in.n, s->cut->out.n, s->joint->saved.n);
         cc_run_print(s->forward, out);
         for (int k = 0; k < s->backward.n; k++) {
-            cc_sbuf_add(out, "backward:\n");
-            cc_run_print(s->backward.at[k]->plan, out);
+            const CcPlan *plan = s->backward.at[k]->plan;
+            cc_sbuf_add(out, plan != NULL ? "backward:\n" : "backward: torch\n");
+            if (plan != NULL) cc_run_print(plan, out);
         }
     }
 }

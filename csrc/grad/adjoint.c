@@ -87,10 +87,30 @@ int cc_adjoint_matrix(Adjoint *a, int v) {
     return cc_adjoint_reshaped(a, v, &t);
 }
 
-/* ------------------------------------------------------------------ sums */
+CcType cc_adjoint_channels(const CcType *x) {
+    CcType t = cc_adjoint_dense(x);
+    for (int d = 0; d < t.ndim; d++) t.size[d] = d == 1 ? x->size[1] : 1;
+    cc_type_make_contiguous(&t);
+    return t;
+}
+
+/* ------------------------------------------------------------------ casts and sums */
+
+int cc_adjoint_cast(Adjoint *a, int v, uint8_t dtype) {
+    CcType t = cc_adjoint_like(type_of(a, v));
+    if (t.dtype == dtype) return v;
+    t.dtype = dtype;
+    return emit(a, CC_OP_cast, &t, value_of(v));
+}
+
+static CcDtype wider(const CcType *a, const CcType *b) {
+    const CcDtypeInfo *x = cc_dtype_info((CcDtype)a->dtype), *y = cc_dtype_info((CcDtype)b->dtype);
+    return (CcDtype)(y->kind == 'f' && y->size > x->size ? b->dtype : a->dtype);
+}
 
 int cc_adjoint_summed(Adjoint *a, int v, CcType to) {
     CcType t = cc_adjoint_dense(type_of(a, v));
+    const CcDtype sums = wider(&t, &to);
     const int lead = t.ndim - to.ndim;
     int dims = 0;
     bool leading = true; /* only dims that `to` lacks */
@@ -101,11 +121,12 @@ int cc_adjoint_summed(Adjoint *a, int v, CcType to) {
         t.size[d] = 1;
     }
     const CcType dropped = cc_adjoint_dense(&to);
-    if (leading && dims) t = dropped, t.dtype = type_of(a, v)->dtype;
+    if (leading && dims) t = dropped;
+    t.dtype = (uint8_t)sums;
     cc_type_make_contiguous(&t);
     if (dims) v = emit(a, CC_OP_sum, &t, value_of(v), int_of(dims));
     v = cc_adjoint_reshaped(a, v, &to);
-    return type_of(a, v)->dtype == to.dtype ? v : emit(a, CC_OP_cast, &dropped, value_of(v));
+    return cc_adjoint_cast(a, v, to.dtype);
 }
 
 void cc_adjoint_add(Adjoint *a, int value, int by) {

@@ -3,6 +3,7 @@
  *
  *   s = q @ k^T * scale (+ mask)    p = softmax(s)    r = dropped(p, kept)    y = r @ v
  *
+ * All of it in f32 where tensors are of half precision: eager's kernels do not round scores and probabilities either.
  * The backward computes p again: it has rows x rows elements a head, which would be most of what a layer saves. */
 #include <math.h>
 
@@ -45,6 +46,14 @@ static double scale_of(const Adjoint *a, const Attention *in) {
     return in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q->size[q->ndim - 1]) : number_of(&in->scale);
 }
 
+static int widened(Adjoint *a, int v) { return is_half(type_of(a, v)) ? cc_adjoint_cast(a, v, CC_DT_F32) : v; }
+
+static void widen(Adjoint *a, Attention *in) {
+    in->q.value = widened(a, in->q.value);
+    in->k.value = widened(a, in->k.value);
+    in->v.value = widened(a, in->v.value);
+}
+
 /* 1 on and below the diagonal. */
 static int causal_mask(Adjoint *a, const CcType *scores) {
     CcType t = cc_adjoint_dense(scores);
@@ -85,18 +94,22 @@ static int scores_grad(Adjoint *a, const Attention *in, int p, int dp) {
     return emit(a, CC_OP_mul, &t, value_of(ds), float_of(scale_of(a, in)));
 }
 
+static void add(Adjoint *a, CcOperand to, int grad) {
+    cc_adjoint_add(a, to.value, cc_adjoint_cast(a, grad, type_of(a, to.value)->dtype));
+}
+
 bool cc_attention_apply(Adjoint *a, const CcNode *n) {
-    Attention in;
-    if (!read(a->g, n, &in) || !is_regular(a->g, &in) || wants(a, in.mask)) return false;
-    const int g = a->grad[n->out0], p = probabilities(a, &in);
-    if (wants(a, in.v))
-        cc_adjoint_add(a, in.v.value,
-                       cc_adjoint_product(a, cc_adjoint_transposed(a, dropped(a, &in, p)), g, in.v.value));
-    if (!wants(a, in.q) && !wants(a, in.k)) return true;
+    Attention of, in;
+    if (!read(a->g, n, &of) || !is_regular(a->g, &of) || wants(a, of.mask)) return false;
+    in = of;
+    widen(a, &in);
+    const int g = widened(a, a->grad[n->out0]), p = probabilities(a, &in);
+    if (wants(a, of.v))
+        add(a, of.v, cc_adjoint_product(a, cc_adjoint_transposed(a, dropped(a, &in, p)), g, in.v.value));
+    if (!wants(a, of.q) && !wants(a, of.k)) return true;
     const int dp = cc_adjoint_product(a, g, cc_adjoint_transposed(a, in.v.value), p), ds = scores_grad(a, &in, p, dp);
-    if (wants(a, in.q)) cc_adjoint_add(a, in.q.value, cc_adjoint_product(a, ds, in.k.value, in.q.value));
-    if (wants(a, in.k))
-        cc_adjoint_add(a, in.k.value, cc_adjoint_product(a, cc_adjoint_transposed(a, ds), in.q.value, in.k.value));
+    if (wants(a, of.q)) add(a, of.q, cc_adjoint_product(a, ds, in.k.value, in.q.value));
+    if (wants(a, of.k)) add(a, of.k, cc_adjoint_product(a, cc_adjoint_transposed(a, ds), in.q.value, in.k.value));
     return true;
 }
 
@@ -107,8 +120,12 @@ void cc_attention_lower(CcGraph *g) {
     for (int i = 0, n = g->node.n; i < n; i++) {
         if (g->node.at[i].op != CC_OP_attention_dropped || !read(g, &g->node.at[i], &in)) continue;
         a.before = i;
+        widen(&a, &in);
         const int r = dropped(&a, &in, probabilities(&a, &in));
-        cc_edit_make(g, i, matmul, .a = value_of(r), .b = in.v);
+        if (is_half(type_of(&a, g->node.at[i].out0))) {
+            const CcOperand wide = value_of(cc_adjoint_product(&a, r, in.v.value, -1));
+            cc_edit_rewrite(g, i, CC_OP_cast, &wide, 1);
+        } else cc_edit_make(g, i, matmul, .a = value_of(r), .b = in.v);
         g->node.at[i].rewritten = false;
         g->node.at[i].host = -1;
     }

@@ -5,10 +5,14 @@
  *                                              running(r, m)   running(q, v)   y = batch_normed(x, w, b, m, v) */
 #include "grad_int.h"
 
+/* Statistics of half-precision tensors are f32, as weights are under autocast. */
+static uint8_t dtype_of_statistics(const CcType *x) { return is_half(x) ? CC_DT_F32 : x->dtype; }
+
 static bool is_vector(const CcGraph *g, CcOperand o, const CcType *x) {
     if (o.kind == CC_IN_NONE) return true;
     const CcType *t = o.kind == CC_IN_VALUE ? &g->val.at[o.value].type : NULL;
-    return t != NULL && t->ndim == 1 && t->dtype == x->dtype && t->device == 1 && t->size[0] == x->size[1];
+    return t != NULL && t->ndim == 1 && t->dtype == dtype_of_statistics(x) && t->device == 1 &&
+           t->size[0] == x->size[1];
 }
 
 /* An input of the graph that only this node reads: nothing depends on when it is written. */
@@ -30,7 +34,8 @@ static bool understand(const CcGraph *g, int node, CcIn_batch_norm_train *in) {
     if (n->op != CC_OP_batch_norm_train || n->n_out != 1 || !cc_in_batch_norm_train(g, n, in)) return false;
     const CcType *x = &g->val.at[in->x.value].type, *y = &g->val.at[n->out0].type;
     const bool moves = in->mean.kind == CC_IN_VALUE;
-    if (x->ndim < 2 || x->device != 1 || (x->dtype != CC_DT_F32 && x->dtype != CC_DT_F64) || x->dtype != y->dtype ||
+    if (is_half(x) && in->weight.kind == CC_IN_NONE && !moves) return false; /* then torch's are not f32 */
+    if (x->ndim < 2 || x->device != 1 || cc_dtype_info((CcDtype)x->dtype)->kind != 'f' || x->dtype != y->dtype ||
         !cc_type_same_shape(x, y) || cc_type_numel(x) == 0 || in->eps.kind != CC_IN_FLOAT ||
         moves != (in->var.kind == CC_IN_VALUE) || n->flags != (moves ? CC_N_WRITES : 0))
         return false;
@@ -39,11 +44,10 @@ static bool understand(const CcGraph *g, int node, CcIn_batch_norm_train *in) {
            is_vector(g, in->var, x);
 }
 
-/* The type of one number for each channel, broadcast to x. */
+/* A number for each channel: [1, C, 1, ..] */
 static CcType channels(const CcType *x) {
-    CcType t = cc_adjoint_dense(x);
-    for (int d = 0; d < t.ndim; d++) t.size[d] = d == 1 ? x->size[1] : 1;
-    cc_type_make_contiguous(&t);
+    CcType t = cc_adjoint_channels(x);
+    t.dtype = dtype_of_statistics(x);
     return t;
 }
 
@@ -110,10 +114,12 @@ bool cc_batch_apply(Adjoint *a, const CcNode *n) {
     if (!cc_operands_read(a->g, n, CC_OP_batch_norm, &in) || in.mean.kind != CC_IN_VALUE) return false;
     const int g = a->grad[n->out0];
     const CcType x = cc_adjoint_like(type_of(a, in.x.value)), one = channels(&x);
+    CcType wide = x;
+    wide.dtype = one.dtype;
     const CcOperand mean = value_of(cc_adjoint_reshaped(a, in.mean.value, &one)),
                     var = value_of(cc_adjoint_reshaped(a, in.var.value, &one));
-    const CcOperand centred = value_of(emit(a, CC_OP_sub, &x, in.x, mean));
-    const CcOperand with = value_of(emit(a, CC_OP_mul, &x, value_of(g), centred));
+    const CcOperand centred = value_of(emit(a, CC_OP_sub, &wide, in.x, mean));
+    const CcOperand with = value_of(emit(a, CC_OP_mul, &wide, value_of(g), centred));
     const CcOperand s = value_of(emit(a, CC_OP_sum, &one, value_of(g), int_of(dims_of(&x)))),
                     p = value_of(emit(a, CC_OP_sum, &one, with, int_of(dims_of(&x))));
     if (wants(a, in.x)) {

@@ -51,8 +51,7 @@ static void split_attention(CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     if (n->n_out != 1 || !cc_in_attention_dropout(g, n, &in) || !draws(&in.p)) return;
     const CcType q = g->val.at[in.q.value].type, *k = &g->val.at[in.k.value].type;
-    const bool wide = q.dtype == CC_DT_F32 || q.dtype == CC_DT_F64;
-    if (!is_plain_float(&q) || !wide || q.ndim < 2 || k->ndim != q.ndim || cc_type_numel(k) == 0) return;
+    if (!is_plain_float(&q) || q.ndim < 2 || k->ndim != q.ndim || cc_type_numel(k) == 0) return;
     CcType scores = q;
     scores.size[q.ndim - 1] = k->size[k->ndim - 2];
     cc_type_make_contiguous(&scores);

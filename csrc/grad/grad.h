@@ -47,15 +47,15 @@ bool cc_rules_needs(const CcGraph *g, int value);
 
 typedef struct CcJoint {
     CcGraph *forward, *backward;
-    CC_VEC(int) node; /* [node of `forward`] the node of the whole graph; -1: torch has no such op */
+    CC_VEC(int) node; /* [node of `forward`] the node of the whole graph; -1: torch cannot run it */
     /* values of `forward` that `backward` reads; inputs and outputs of the stage may be among them */
     CC_VEC(int) saved;
     CC_VEC(int) seed; /* [output of the stage] value of `backward` that holds its gradient; -1: it has none */
     /* [input of the stage] value of `backward`, its gradient; -1: none, or nobody wants it */
     CC_VEC(int) grad;
 } CcJoint;
-/* given[k]: output k has a gradient; NULL: each output that can have one does. wanted[k]: the gradient of input k is
- * needed; NULL: all are. `saved` is the same for all choices. False: a node has no derivative. */
+/* given[k]: output k has a gradient. wanted[k]: the gradient of input k is needed, if it can have one. False: a node
+ * has no derivative. */
 bool cc_joint_make(const CcGraph *g, const CcStage *stage, const bool *given, const bool *wanted, CcJoint *out);
 void cc_joint_free(CcJoint *j);
 

@@ -20,6 +20,7 @@ static inline double number_of(const CcOperand *o) { return o->kind == CC_IN_FLO
 static inline CcType *type_of(const Adjoint *a, int value) {
     return &a->g->val.at[value].type;
 } /* until the next node */
+static inline bool is_half(const CcType *t) { return t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16; }
 static inline bool wants(const Adjoint *a, CcOperand o) { return o.kind == CC_IN_VALUE && a->wanted[o.value]; }
 
 /* ---- adjoint.c: nodes with one result. -> the result ---- */
@@ -30,13 +31,15 @@ int cc_adjoint_in(Adjoint *a, CcOpId op, const CcType *type, const CcOperand *in
 /* The same by the names of the row's operands. */
 int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in);
 #define make(a, op, type, ...) cc_adjoint_make_in(a, CC_OP_##op, type, &(const CcIn_##op){__VA_ARGS__})
-CcType cc_adjoint_dense(const CcType *t); /* contiguous, without requires_grad */
+CcType cc_adjoint_dense(const CcType *t);    /* contiguous, without requires_grad */
+CcType cc_adjoint_channels(const CcType *x); /* a number for each channel of x: [1, C, 1, ..] */
 /* The type of a gradient: that of its value, with the same strides if these are dense; so what a permuted value was
  * computed from gets its gradient without a copy. */
 CcType cc_adjoint_like(const CcType *t);
 int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape); /* the elements of v in another shape */
 int cc_adjoint_transposed(Adjoint *a, int v);                    /* the last two dims exchanged, as a view */
 int cc_adjoint_matrix(Adjoint *a, int v);                        /* all leading dims as one */
+int cc_adjoint_cast(Adjoint *a, int v, uint8_t dtype);           /* v itself if it has the dtype */
 /* x [.., m, k] @ y [.., k, n]; the result has the strides of a gradient of `like` if it has its shape, and its rows are
  * dense. like -1: it is contiguous */
 int cc_adjoint_product(Adjoint *a, int x, int y, int like);
@@ -60,6 +63,10 @@ bool cc_spatial_interpolation(Adjoint *a, const CcNode *n);
 bool cc_spatial_group_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_pad(Adjoint *a, const CcNode *n);
+
+/* ---- casts.c: makes nodes of the casts that autocast hides. A node that reads one is marked as rewritten: the host
+ * knows only the recorded operands ---- */
+void cc_casts_split(CcGraph *g);
 
 /* ---- batch.c ---- */
 bool cc_batch_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */

@@ -19,8 +19,7 @@ static CcGraph *part_of(const CcGraph *g, const bool *keep) {
     for (int i = 0; i < g->node.n; i++) {
         if (!keep[i]) continue;
         cc_vec_push(&out->node, g->node.at[i]);
-        CcNode *n = &cc_vec_last(&out->node);
-        n->origin = out->node.n - 1;
+        const CcNode *n = &cc_vec_last(&out->node);
         for (int k = 0; k < n->n_out; k++) out->val.at[n->out0 + k].def = out->node.n - 1;
     }
     return out;
@@ -29,8 +28,7 @@ static CcGraph *part_of(const CcGraph *g, const bool *keep) {
 /* ------------------------------------------------------------------ the joint graph */
 
 static void find_wanted(Adjoint *a, const CcStage *s, const bool *wanted) {
-    for (int i = 0; i < s->in.n; i++)
-        a->wanted[s->in.at[i]] = (wanted == NULL || wanted[i]) && cc_rules_needs(a->g, s->in.at[i]);
+    for (int i = 0; i < s->in.n; i++) a->wanted[s->in.at[i]] = wanted[i] && cc_rules_needs(a->g, s->in.at[i]);
     for (int i = 0; i < a->g->node.n; i++) {
         const CcNode *n = &a->g->node.at[i];
         bool any = false;
@@ -57,7 +55,7 @@ static int build(Adjoint *a, const CcStage *s, const bool *given, const bool *wa
     find_wanted(a, s, wanted);
     for (int k = 0; k < s->out.n; k++) {
         const int v = s->out.at[k];
-        const bool has = a->wanted[v] && (given == NULL || given[k]);
+        const bool has = a->wanted[v] && given[k];
         cc_vec_push(&out->seed, has ? seed(a, v) : -1);
         if (has) cc_adjoint_add(a, v, cc_vec_last(&out->seed));
     }
@@ -77,14 +75,12 @@ typedef struct Cut {
     bool *again;  /* [node] of the forward, which the backward repeats */
 } Cut;
 
-static bool is_view(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW; }
-
 /* The backward reads this value. */
 static void need(Cut *c, int value) {
     const int def = c->g->val.at[value].def;
     if (c->saved[value] || def >= c->n_forward) return;
     if (def < 0 && !c->exists[value]) return; /* a seed */
-    if (def >= 0 && !c->exists[value] && is_view(&c->g->node.at[def])) {
+    if (def >= 0 && !c->exists[value] && cc_op_is_view(c->g->node.at[def].op)) {
         if (c->again[def]) return;
         c->again[def] = true;
         need(c, cc_graph_source(c->g, &c->g->node.at[def]));
@@ -127,7 +123,7 @@ static void own_grads(CcGraph *g, const CcStage *s, CcJoint *j) {
         bool shared = j->grad.at[k] >= 0 && g->val.at[j->grad.at[k]].def < 0;
         for (int i = 0; i < k; i++) shared = shared || (j->grad.at[k] >= 0 && j->grad.at[i] == j->grad.at[k]);
         const CcOperand in = {.kind = CC_IN_VALUE, .value = j->grad.at[k]};
-        if (shared || (j->grad.at[k] >= 0 && is_view(&g->node.at[g->val.at[j->grad.at[k]].def]))) {
+        if (shared || (j->grad.at[k] >= 0 && cc_op_is_view(g->node.at[g->val.at[j->grad.at[k]].def].op))) {
             const CcType t = cc_adjoint_like(&g->val.at[s->in.at[k]].type);
             const int node = cc_graph_node(g, CC_OP_copy, 0, -1, &in, 1, &t, 1);
             j->grad.at[k] = g->node.at[node].out0;
@@ -141,9 +137,10 @@ static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
     cc_batch_lower(forward);
     for (int i = 0; i < forward->node.n; i++) {
         CcNode *n = &forward->node.at[i];
-        const bool recorded = n->host >= 0 && n->op != CC_OP_dropped;
+        const bool recorded = n->host >= 0 && n->op != CC_OP_dropped && !n->rewritten;
         cc_vec_push(&out->node, recorded ? s->node.at[n->origin] : -1);
         n->origin = i;
+        n->rewritten = false;
     }
 }
 
@@ -158,6 +155,7 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, CcJoint *ou
     for (int i = 0; i < n_forward; i++) forward[i] = true;
     out->forward = part_of(g, forward);
     out->backward = part_of(g, live);
+    for (int i = 0; i < out->backward->node.n; i++) out->backward->node.at[i].origin = i;
     lower(out->forward, s, out);
     for (int v = 0; v < g->val.n; v++)
         if (c.saved[v]) {
@@ -173,10 +171,13 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, CcJoint *ou
     free(c.saved);
 }
 
+/* The nodes of the stage, with autocast's casts. CcNode.origin: index into s->node */
 static CcGraph *stage_graph(const CcGraph *g, const CcStage *s) {
     bool *keep = cc_mem_get((size_t)g->node.n + 1);
     for (int i = 0; i < s->node.n; i++) keep[s->node.at[i]] = true;
     CcGraph *out = part_of(g, keep);
+    for (int i = 0; i < out->node.n; i++) out->node.at[i].origin = i;
+    cc_casts_split(out);
     free(keep);
     return out;
 }

@@ -66,6 +66,11 @@ static bool row_of_operand(Adjoint *a, const CcNode *n, int i, int dims) {
     in[at + 1] = !result ? none() : value_of(dims < 0 ? n->out0 : with_dims(a, n->out0, &x, dims));
     CcType t = cc_adjoint_like(&x);
     t.dtype = type_of(a, n->out0)->dtype;
+    /* a norm of half-precision tensors with f32 weights */
+    if (dims >= 0 && is_half(&t) && type_of(a, value)->dtype == CC_DT_F32) {
+        t.dtype = CC_DT_F32;
+        in[at].value = cc_adjoint_cast(a, in[at].value, CC_DT_F32);
+    }
     cc_adjoint_add_summed(a, value, cc_adjoint_in(a, row, &t, in, at + 2));
     return true;
 }
@@ -425,7 +430,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_copy: cc_adjoint_add_summed(a, x, a->grad[n->out0]); return true;
     default: break;
     }
-    if (cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW) return x >= 0 && view(a, n, x);
+    if (cc_op_is_view(n->op)) return x >= 0 && view(a, n, x);
     return rows(a, n);
 }
 
@@ -451,7 +456,7 @@ static int first_use(const CcGraph *g, const CcNode *n, int k) {
     return k;
 }
 
-/* Copies a node to a graph of its own. */
+/* Copies a node to a graph of its own, with autocast's casts before it. */
 static CcGraph *alone(const CcGraph *g, const CcNode *n) {
     CcGraph *out = cc_graph_new();
     CcOperand *in = cc_mem_get(sizeof *in * ((size_t)n->n_in + 1));
@@ -464,6 +469,7 @@ static CcGraph *alone(const CcGraph *g, const CcNode *n) {
     }
     for (int k = 0; k < n->n_out; k++) types[k] = g->val.at[n->out0 + k].type;
     cc_graph_node(out, (CcOpId)n->op, 0, -1, in, n->n_in, types, n->n_out);
+    cc_casts_split(out);
     free(in);
     free(types);
     return out;
@@ -471,7 +477,8 @@ static CcGraph *alone(const CcGraph *g, const CcNode *n) {
 
 bool cc_rules_take(const CcGraph *g, int node) {
     Adjoint a = {.g = alone(g, &g->node.at[node]), .before = -1};
-    const CcNode n = a.g->node.at[0];
+    const int last = a.g->node.n - 1;
+    const CcNode n = a.g->node.at[last];
     a.n_val = a.g->val.n;
     a.grad = cc_mem_get(sizeof *a.grad * ((size_t)a.n_val + 1));
     a.wanted = cc_mem_get((size_t)a.n_val + 1);
@@ -483,7 +490,7 @@ bool cc_rules_take(const CcGraph *g, int node) {
         const CcType t = cc_adjoint_dense(type_of(&a, n.out0 + k));
         if (a.wanted[n.out0 + k]) a.grad[n.out0 + k] = cc_graph_input(a.g, &t);
     }
-    const bool takes = cc_rules_apply(&a, 0);
+    const bool takes = cc_rules_apply(&a, last);
     cc_graph_free(a.g);
     free(a.grad);
     free(a.wanted);

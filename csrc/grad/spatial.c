@@ -10,18 +10,33 @@ static int spatial_dims(const CcOperand *list) {
     return n;
 }
 
+/* Norms of half-precision tensors may have f32 vectors: weights, statistics. */
+static bool fits_norm(const Adjoint *a, CcOperand vector, int x) {
+    return vector.kind == CC_IN_NONE ||
+           (vector.kind == CC_IN_VALUE && (same_dtype(a, vector.value, x) ||
+                                           (type_of(a, vector.value)->dtype == CC_DT_F32 && is_half(type_of(a, x)))));
+}
+
+/* The type of a weight's gradient before it is summed, given that of x. */
+static CcType for_weight(const Adjoint *a, CcType x, CcOperand weight) {
+    x.dtype = type_of(a, weight.value)->dtype;
+    return x;
+}
+
 static CcType type_for(const Adjoint *a, int value) { return cc_adjoint_like(type_of(a, value)); }
 
 /* ------------------------------------------------------------------ convolutions */
 
+/* Adds v, summed to this type, to the gradient of an operand with as many elements. */
+static void add_sums(Adjoint *a, CcOperand operand, int v, CcType to) {
+    to.dtype = type_of(a, operand.value)->dtype;
+    const int sum = cc_adjoint_summed(a, v, to);
+    cc_adjoint_add(a, operand.value, cc_adjoint_reshaped(a, sum, type_of(a, operand.value)));
+}
+
 /* The sum of the gradient over all dims but the channels. */
 static void bias(Adjoint *a, CcOperand bias, int g) {
-    if (!wants(a, bias)) return;
-    CcType t = cc_adjoint_dense(type_of(a, g));
-    for (int d = 0; d < t.ndim; d++) t.size[d] = d == 1 ? t.size[d] : 1;
-    cc_type_make_contiguous(&t);
-    const int sum = cc_adjoint_summed(a, g, t);
-    cc_adjoint_add(a, bias.value, cc_adjoint_reshaped(a, sum, type_of(a, bias.value)));
+    if (wants(a, bias)) add_sums(a, bias, g, cc_adjoint_channels(type_of(a, g)));
 }
 
 /* padding="same" as numbers. False: the end needs more than the start. */
@@ -246,10 +261,9 @@ bool cc_spatial_group_norm(Adjoint *a, const CcNode *n) {
     const int g = a->grad[n->out0];
     if (!cc_in_group_norm(a->g, n, &in) || in.eps.kind != CC_IN_FLOAT) return false;
     const CcType x = cc_adjoint_dense(type_of(a, in.x.value));
-    const bool vectors = (in.weight.kind == CC_IN_NONE || same_dtype(a, in.weight.value, g)) &&
-                         (in.bias.kind == CC_IN_NONE || same_dtype(a, in.bias.value, g));
-    if (x.ndim < 2 || x.ndim == CC_MAX_DIMS || in.groups.i < 1 || x.size[1] % in.groups.i != 0 || !vectors ||
-        !same_dtype(a, in.x.value, g) || cc_type_numel(&x) == 0)
+    if (x.ndim < 2 || x.ndim == CC_MAX_DIMS || in.groups.i < 1 || x.size[1] % in.groups.i != 0 ||
+        !fits_norm(a, in.weight, g) || !fits_norm(a, in.bias, g) || !same_dtype(a, in.x.value, g) ||
+        cc_type_numel(&x) == 0)
         return false;
     CcType all = x;
     all.ndim++;
@@ -271,10 +285,10 @@ bool cc_spatial_group_norm(Adjoint *a, const CcNode *n) {
         cc_adjoint_add(a, in.x.value, cc_adjoint_reshaped(a, dx, &x));
     }
     if (wants(a, in.weight)) {
-        const int dw = emit(a, cc_op_grad(CC_OP_layer_norm, CC_AT(layer_norm, weight)), &all, split, dims, none(),
-                            none(), in.eps, grad, none());
-        cc_adjoint_add(a, in.weight.value,
-                       cc_adjoint_reshaped(a, cc_adjoint_summed(a, dw, one), type_of(a, in.weight.value)));
+        const CcType t = for_weight(a, all, in.weight);
+        const int dw = emit(a, cc_op_grad(CC_OP_layer_norm, CC_AT(layer_norm, weight)), &t, split, dims, none(), none(),
+                            in.eps, value_of(cc_adjoint_cast(a, grad.value, t.dtype)), none());
+        add_sums(a, in.weight, dw, one);
     }
     bias(a, in.bias, g);
     return true;
@@ -288,13 +302,11 @@ bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n) {
         in.eps.kind != CC_IN_FLOAT || wants(a, in.mean) || wants(a, in.var))
         return false;
     const CcType x = type_for(a, in.x.value);
-    const CcOperand all[] = {in.x, in.weight, in.bias, in.mean, in.var};
+    const CcOperand all[] = {in.weight, in.bias, in.mean, in.var};
     for (int i = 0; i < CC_COUNT(all); i++)
-        if (all[i].kind == CC_IN_VALUE && !same_dtype(a, all[i].value, g)) return false;
-    if (x.ndim < 2) return false;
-    CcType one = x;
-    for (int d = 0; d < x.ndim; d++) one.size[d] = d == 1 ? x.size[d] : 1;
-    cc_type_make_contiguous(&one);
+        if (!fits_norm(a, all[i], g)) return false;
+    if (x.ndim < 2 || !same_dtype(a, in.x.value, g)) return false;
+    const CcType one = cc_adjoint_channels(&x);
     const CcOperand mean = value_of(cc_adjoint_reshaped(a, in.mean.value, &one)),
                     var = value_of(cc_adjoint_reshaped(a, in.var.value, &one)), grad = value_of(g);
     CcOperand weight = in.weight;
@@ -304,10 +316,10 @@ bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n) {
                        emit(a, cc_op_grad(CC_OP_norm_eval, CC_AT(norm_eval, x)), &x, none(), weight, none(), none(),
                             var, in.eps, grad, none()));
     if (wants(a, in.weight)) {
-        const int dw = emit(a, cc_op_grad(CC_OP_norm_eval, CC_AT(norm_eval, weight)), &x, in.x, none(), none(), mean,
+        const CcType t = for_weight(a, x, in.weight);
+        const int dw = emit(a, cc_op_grad(CC_OP_norm_eval, CC_AT(norm_eval, weight)), &t, in.x, none(), none(), mean,
                             var, in.eps, grad, none());
-        cc_adjoint_add(a, in.weight.value,
-                       cc_adjoint_reshaped(a, cc_adjoint_summed(a, dw, one), type_of(a, in.weight.value)));
+        add_sums(a, in.weight, dw, one);
     }
     bias(a, in.bias, g);
     return true;

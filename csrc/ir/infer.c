@@ -141,7 +141,7 @@ static bool is_number(const Ask *a, int i) { return i < a->n->n_in && !in(a, i) 
 static int root(const CcGraph *g, int value) {
     for (int def; (def = g->val.at[value].def) >= 0;) {
         const CcNode *n = &g->node.at[def];
-        const bool view = cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && type_of(g, n, 0);
+        const bool view = cc_op_is_view(n->op) && type_of(g, n, 0);
         if (!view) return value;
         value = cc_graph_operand(g, n, 0)->value;
     }

@@ -122,6 +122,7 @@ typedef struct CcOpInfo {
     const char *doc;
 } CcOpInfo;
 const CcOpInfo *cc_op_info(CcOpId op);
+static inline bool cc_op_is_view(int op) { return cc_op_info((CcOpId)op)->kind == CC_K_VIEW; }
 CcOpId cc_op_find(const char *name); /* CC_OP_host when there is no row of that name */
 /* The row of the derivative of `op` for an operand (CC_OPGRAD); CC_OP_host: there is none. */
 CcOpId cc_op_grad(CcOpId op, int operand);

@@ -1,15 +1,7 @@
 /* Functions of ccompile._core. */
 #include "mod.h"
 
-static CC_VEC(char *) kept_paths; /* never freed: cc_run_libraries borrows them */
-
-static const char *keep_path(PyObject *o) {
-    if (o == Py_None) return NULL;
-    const char *s = PyUnicode_AsUTF8(o);
-    if (s == NULL) return NULL;
-    cc_vec_push(&kept_paths, cc_mem_text(s));
-    return cc_vec_last(&kept_paths);
-}
+static const char *path_of(PyObject *o) { return o == Py_None ? NULL : PyUnicode_AsUTF8(o); }
 
 /* Whether torch._dynamo's frame hook, which may stay installed after a use of torch.compile, has no callback and so
  * does nothing. */
@@ -38,7 +30,7 @@ static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs) {
         return NULL;
     if (cc_tens_init(torch) < 0 || cc_rec_init() < 0) return NULL;
     cc_hook_set_guest("libtorch_python", dynamo_idle);
-    cc_run_libraries(keep_path(llvmlite), keep_path(compiler), keep_path(onednn), keep_path(nvrtc));
+    cc_run_libraries(path_of(llvmlite), path_of(compiler), path_of(onednn), path_of(nvrtc));
     if (PyErr_Occurred()) return NULL;
     const char *verify = getenv("CCOMPILE_VERIFY");
     if (verify != NULL && *verify != '\0' && strcmp(verify, "0") != 0) cc_policy.verify = 1;

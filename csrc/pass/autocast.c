@@ -28,7 +28,7 @@ bool cc_autocast_mixes(const CcGraph *g, const CcNode *n) {
 static bool is_given(const CcGraph *g, int value) {
     while (g->val.at[value].def >= 0) {
         const CcNode *n = &g->node.at[g->val.at[value].def];
-        if (cc_op_info((CcOpId)n->op)->kind != CC_K_VIEW || cc_graph_source(g, n) < 0) return false;
+        if (!cc_op_is_view(n->op) || cc_graph_source(g, n) < 0) return false;
         value = cc_graph_source(g, n);
     }
     return true;
@@ -45,8 +45,7 @@ static bool loss_mixes(const CcGraph *g, const CcNode *n, CcDtype out) {
     return false;
 }
 
-/* The dtype that operand `i` is cast to; CC_DT_OTHER: it stays. */
-static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
+CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters) {
     const CcOperand *o = cc_graph_operand(g, n, i);
     const CcDtype out = (CcDtype)g->val.at[n->out0].type.dtype;
     if (o->kind != CC_IN_VALUE || !may_differ(out) || !may_differ(g->val.at[o->value].type.dtype) ||
@@ -56,8 +55,10 @@ static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) {
     case CC_K_MATMUL:
     case CC_K_CONV: {
         const int src = n->op == CC_OP_addmm ? 1 : 0;
-        return is_half(out) && (i == src || n->op == CC_OP_baddbmm || !is_given(g, o->value)) ? out : CC_DT_OTHER;
+        const bool stays = !parameters && i != src && n->op != CC_OP_baddbmm && is_given(g, o->value);
+        return is_half(out) && !stays ? out : CC_DT_OTHER;
     }
+    case CC_K_ATTENTION: return parameters && is_half(out) ? out : CC_DT_OTHER;
     case CC_K_CONCAT: return is_half(out) ? CC_DT_OTHER : out;
     case CC_K_REDUCE: return loss_mixes(g, n, out) ? out : CC_DT_OTHER;
     case CC_K_INDEX:
@@ -88,6 +89,9 @@ static int add_cast(Casts *c, int at, int value, CcDtype to) {
     cc_vec_push(&g->val, v);
     return c->made[value] = cast.out0;
 }
+
+/* A parameter of a product stays as it is: the product casts it when it packs it. */
+static CcDtype wanted(const CcGraph *g, const CcNode *n, int i) { return cc_autocast_to(g, n, i, false); }
 
 static void cast_operands(Casts *c, int at) {
     CcGraph *g = c->g;

@@ -45,8 +45,7 @@ int cc_into_root(const CcGraph *g, int value) {
         const CcVal *v = &g->val.at[value];
         const CcNode *n = v->def < 0 ? NULL : &g->node.at[v->def];
         if (v->window_of) value = v->window_of - 1;
-        else if (n && cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && n->n_in > 0 &&
-                 g->operand.at[n->in0].kind == CC_IN_VALUE)
+        else if (n && cc_op_is_view(n->op) && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE)
             value = g->operand.at[n->in0].value;
         else return value;
     }
@@ -108,8 +107,8 @@ static bool puts_back(const CcGraph *g, int node) {
     const CcOperand *from = n->n_in > 1 ? cc_graph_operand(g, n, 1) : NULL;
     if (n->op != CC_OP_put || !cc_pure_is_write(g, n) || !from || from->kind != CC_IN_VALUE) return false;
     const int def = g->val.at[from->value].def;
-    return def >= 0 && cc_op_info((CcOpId)g->node.at[def].op)->kind == CC_K_VIEW && !g->node.at[def].flags &&
-           g->node.at[def].n_out == 1 && cc_pure_puts_back(g, node, cc_graph_source(g, n), from->value);
+    return def >= 0 && cc_op_is_view(g->node.at[def].op) && !g->node.at[def].flags && g->node.at[def].n_out == 1 &&
+           cc_pure_puts_back(g, node, cc_graph_source(g, n), from->value);
 }
 
 static void rewrite(CcGraph *g, int node) {

@@ -99,6 +99,9 @@ bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_transposed(const CcVal *v);
 /* Has autocast cast the operands of this pointwise node? The graph still has the uncast ones (autocast.c). */
 bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
+/* The dtype that eager's autocast cast operand `i` to, judging by the recorded types; CC_DT_OTHER: it did not.
+ * parameters: also for inputs of the graph that a product casts itself. */
+CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters);
 /* May a node that checks indices be a kernel at this position (index.c)? */
 bool cc_index_may(const CcGraph *g, int node);
 /* A new value: a window of `value` with this type (and the same dtype). -> its number */

@@ -84,7 +84,7 @@ static bool names(const CcGraph *g, const CcNode *n, int value) {
 }
 
 static bool is_view(const CcGraph *g, const CcNode *n) {
-    return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && n->n_out == 1 && n->n_in > 0 &&
+    return cc_op_is_view(n->op) && !n->flags && n->n_out == 1 && n->n_in > 0 &&
            g->operand.at[n->in0].kind == CC_IN_VALUE;
 }
 

@@ -69,7 +69,7 @@ static bool offset_of(const CcGraph *g, const CcNode *n, int k, int64_t *offset)
 bool cc_views_offset(const CcGraph *g, const CcNode *n, int64_t *offset) { return offset_of(g, n, 0, offset); }
 
 static bool is_view(const CcGraph *g, const CcNode *n) {
-    return cc_op_info((CcOpId)n->op)->kind == CC_K_VIEW && !n->flags && cc_graph_source(g, n) >= 0;
+    return cc_op_is_view(n->op) && !n->flags && cc_graph_source(g, n) >= 0;
 }
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }

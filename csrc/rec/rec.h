@@ -322,6 +322,8 @@ void cc_call_special(PyObject *callable_or_type, CcReason reason);
 typedef PyObject *(*CcCallUnwrap)(PyObject *callable);
 void cc_call_set_unwrap(CcCallUnwrap unwrap);
 
+bool cc_state_has_hooks(void); /* whether hooks of saved tensors are active, or this torch does not tell */
+
 CC_MUST int cc_rec_init(void); /* callee table, intrinsics */
 
 #endif

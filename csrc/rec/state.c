@@ -113,18 +113,30 @@ bool cc_state_event(CcRec *rec, const CcEvent *ev) {
 
 bool cc_state_numpy(CcRec *rec) { return ask(rec, NUMPY_ERRORS); }
 
-bool cc_state_hooks(CcRec *rec) {
+/* Calls torch's function for the innermost hooks of saved tensors; NULL: this torch has none. */
+static PyObject *top_hooks(void) {
     static PyObject *top;
-    PyObject *f = top == NULL ? cc_obj_of_module("torch._C._autograd", "_top_saved_tensors_default_hooks") : NULL;
+    if (top != NULL) return top;
+    PyObject *f = cc_obj_of_module("torch._C._autograd", "_top_saved_tensors_default_hooks");
     PyObject *partial = f != NULL ? cc_obj_of_module("functools", "partial") : NULL;
     if (partial != NULL) top = PyObject_CallFunctionObjArgs(partial, f, Py_True, NULL);
     Py_XDECREF(partial);
     Py_XDECREF(f);
-    PyObject *now = top != NULL ? PyObject_CallNoArgs(top) : NULL;
-    if (now == Py_None) guard(rec, CC_SRC_CALL, -1, top, CC_CHK_IDENT, Py_None);
+    PyErr_Clear();
+    return top;
+}
+
+bool cc_state_has_hooks(void) {
+    PyObject *now = top_hooks() != NULL ? PyObject_CallNoArgs(top_hooks()) : NULL;
     PyErr_Clear();
     Py_XDECREF(now); /* None lives on */
     return now != Py_None;
+}
+
+bool cc_state_hooks(CcRec *rec) {
+    const bool has = cc_state_has_hooks();
+    if (!has) guard(rec, CC_SRC_CALL, -1, top_hooks(), CC_CHK_IDENT, Py_None);
+    return has;
 }
 
 /* ------------------------------------------------------------------ codecs */

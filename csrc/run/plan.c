@@ -131,13 +131,15 @@ const CcType *cc_run_type(const CcPlan *plan, const CcGraph *g, int value) {
 }
 
 static bool is_view(const CcPlan *plan, const CcStep *step) {
-    return step->n_node > 0 && cc_op_info((CcOpId)plan->node[step->node[0]].op)->kind == CC_K_VIEW;
+    return step->n_node > 0 && cc_op_is_view(plan->node[step->node[0]].op);
 }
 
-bool cc_run_hosted(const CcPlan *plan, int node) {
-    for (int s = 0; s < plan->step.n; s++)
-        if (plan->step.at[s].kind == CC_STEP_HOST && plan->step.at[s].host == node) return true;
-    return false;
+int cc_run_hosted(const CcPlan *plan, int *step) {
+    while (*step < plan->step.n) {
+        const CcStep *s = &plan->step.at[(*step)++];
+        if (s->kind == CC_STEP_HOST) return s->host;
+    }
+    return -1;
 }
 
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {

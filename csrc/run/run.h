@@ -78,7 +78,8 @@ typedef struct CcPlanStats {
     int launches; /* host cost of a run, in kernel launches; torch's own calls count as about two */
     double compile_ms;
 } CcPlanStats;
-bool cc_run_hosted(const CcPlan *plan, int node); /* does the host run this node of the graph? */
+/* The next node of the graph that the host runs, from step *step on (first 0), which is moved behind it; -1: none. */
+int cc_run_hosted(const CcPlan *plan, int *step);
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out);
 /* prints steps and groups; with CCOMPILE_PROFILE=1 the mean ms of each; with CCOMPILE_DUMP=kernels the LLVM IR */
 void cc_run_print(const CcPlan *plan, CcSbuf *out);
