@@ -64,6 +64,11 @@ bool cc_spatial_group_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_pad(Adjoint *a, const CcNode *n);
 
+/* ---- moves.c ---- */
+bool cc_moves_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+/* A slice of x that drops dims or has steps. */
+bool cc_moves_slice(Adjoint *a, const CcNode *n, int x);
+
 /* ---- casts.c: makes nodes of the casts that autocast hides. A node that reads one is marked as rewritten: the host
  * knows only the recorded operands ---- */
 void cc_casts_split(CcGraph *g);

@@ -144,8 +144,8 @@ static bool is_range(const CcType *x, const CcType *y) {
 static bool slice(Adjoint *a, const CcNode *n, int x) {
     const CcType t = *type_of(a, x);
     int64_t before[CC_MAX_DIMS] = {0};
-    if (!is_range(&t, type_of(a, n->out0)) || cc_type_numel(&t) == 0 || cc_type_numel(type_of(a, n->out0)) == 0)
-        return false;
+    if (cc_type_numel(&t) == 0 || cc_type_numel(type_of(a, n->out0)) == 0) return false;
+    if (!is_range(&t, type_of(a, n->out0))) return cc_moves_slice(a, n, x);
     for (int i = 1; i + 1 < n->n_in; i += 2) {
         const int d = cc_graph_dim(&t, cc_graph_operand(a->g, n, i));
         const CcOperand *at = cc_graph_operand(a->g, n, i + 1);
@@ -344,6 +344,63 @@ static bool addmm(Adjoint *a, const CcNode *n) {
     return products(a, a->grad[n->out0], in.a.value, in.b.value);
 }
 
+static int scaled(Adjoint *a, int v, CcOperand by) {
+    const CcType t = cc_adjoint_dense(type_of(a, v));
+    return number_of(&by) == 1 && by.kind != CC_IN_NUMBER ? v : emit(a, CC_OP_mul, &t, value_of(v), by);
+}
+
+/* u [m], v [n]: u[:, None] * v */
+static bool outer_of(Adjoint *a, int g, int u, int v) {
+    if (type_of(a, u)->dtype != type_of(a, g)->dtype || type_of(a, v)->dtype != type_of(a, g)->dtype) return false;
+    const int column = as_rows(a, u, true), row = as_rows(a, v, false);
+    if (a->wanted[u]) add_product(a, u, cc_adjoint_product(a, g, cc_adjoint_transposed(a, row), -1));
+    if (a->wanted[v]) add_product(a, v, cc_adjoint_product(a, cc_adjoint_transposed(a, column), g, -1));
+    return true;
+}
+
+/* beta * x + alpha * (a @ b), where x broadcasts */
+static bool scaled_products(Adjoint *a, const CcNode *n) {
+    CcIn_addmm_by in;
+    int g = a->grad[n->out0];
+    if (!cc_operands_read(a->g, n, CC_OP_addmm_by, &in)) return false;
+    if (wants(a, in.x)) cc_adjoint_add_summed(a, in.x.value, scaled(a, g, in.beta));
+    g = scaled(a, g, in.alpha);
+    if (n->op == CC_OP_addr) return outer_of(a, g, in.a.value, in.b.value);
+    if (n->op == CC_OP_addbmm) { /* summed over the batch */
+        CcType t = cc_adjoint_dense(type_of(a, g));
+        t.ndim = 3;
+        t.size[2] = t.size[1];
+        t.size[1] = t.size[0];
+        t.size[0] = 1;
+        g = cc_adjoint_reshaped(a, g, &t);
+        t.size[0] = type_of(a, in.a.value)->size[0];
+        g = cc_adjoint_expanded(a, g, &t);
+    }
+    return products(a, g, in.a.value, in.b.value);
+}
+
+/* x [.., k], y [.., k]: products of all rows of x with all rows of y */
+static bool inner(Adjoint *a, const CcNode *n) {
+    CcIn_inner in;
+    const int g = a->grad[n->out0];
+    if (!cc_in_inner(a->g, n, &in)) return false;
+    const int x = in.a.value, y = in.b.value;
+    if (type_of(a, x)->ndim < 1 || type_of(a, y)->ndim < 1 || type_of(a, x)->dtype != type_of(a, g)->dtype ||
+        type_of(a, y)->dtype != type_of(a, g)->dtype || cc_type_numel(type_of(a, g)) == 0)
+        return false;
+    const int p = cc_adjoint_matrix(a, x), q = cc_adjoint_matrix(a, y);
+    CcType t = cc_adjoint_dense(type_of(a, g));
+    t.ndim = 2;
+    t.size[0] = type_of(a, p)->size[0];
+    t.size[1] = type_of(a, q)->size[0];
+    const int d = cc_adjoint_reshaped(a, g, &t);
+    if (a->wanted[x]) cc_adjoint_add(a, x, cc_adjoint_reshaped(a, cc_adjoint_product(a, d, q, x), type_of(a, x)));
+    if (a->wanted[y])
+        cc_adjoint_add(a, y,
+                       cc_adjoint_reshaped(a, cc_adjoint_product(a, cc_adjoint_transposed(a, d), p, y), type_of(a, y)));
+    return true;
+}
+
 /* ------------------------------------------------------------------ losses of classes */
 
 enum { LOSS_NONE, LOSS_MEAN, LOSS_SUM };
@@ -405,6 +462,14 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_mm:
     case CC_OP_bmm: return matmul(a, n);
     case CC_OP_addmm: return addmm(a, n);
+    case CC_OP_addmm_by:
+    case CC_OP_baddbmm:
+    case CC_OP_addbmm:
+    case CC_OP_addmv:
+    case CC_OP_addr: return scaled_products(a, n);
+    case CC_OP_outer:
+        return outer_of(a, a->grad[n->out0], cc_graph_source(a->g, n), cc_graph_operand(a->g, n, 1)->value);
+    case CC_OP_inner: return inner(a, n);
     case CC_OP_attention:
     case CC_OP_attention_dropped: return cc_attention_apply(a, n);
     case CC_OP_cross_entropy: return cross_entropy(a, n);
@@ -416,6 +481,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_avg_pool: return cc_spatial_avg_pool(a, n);
     case CC_OP_adaptive_max_pool: return cc_spatial_adaptive_max_pool(a, n);
     case CC_OP_adaptive_avg_pool: return cc_spatial_adaptive_avg_pool(a, n);
+    case CC_OP_instance_norm:
     case CC_OP_group_norm: return cc_spatial_group_norm(a, n);
     case CC_OP_batch_norm: return cc_spatial_batch_norm(a, n);
     case CC_OP_pad: return cc_spatial_pad(a, n);
@@ -431,7 +497,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     default: break;
     }
     if (cc_op_is_view(n->op)) return x >= 0 && view(a, n, x);
-    return rows(a, n);
+    return cc_moves_apply(a, n) || rows(a, n);
 }
 
 bool cc_rules_apply(Adjoint *a, int node) {

@@ -255,11 +255,20 @@ bool cc_spatial_interpolation(Adjoint *a, const CcNode *n) {
 
 /* ------------------------------------------------------------------ norms of channels */
 
+/* An instance norm is a group norm with a channel a group. */
+static bool read_groups(const Adjoint *a, const CcNode *n, CcIn_group_norm *in) {
+    CcIn_instance_norm one;
+    if (n->op == CC_OP_group_norm) return cc_in_group_norm(a->g, n, in);
+    if (!cc_in_instance_norm(a->g, n, &one) || type_of(a, one.x.value)->ndim < 2) return false;
+    *in = (CcIn_group_norm){one.x, int_of(type_of(a, one.x.value)->size[1]), one.weight, one.bias, one.eps};
+    return true;
+}
+
 /* A layer norm of x as [N, groups, C / groups, ..], over the dims after the groups. */
 bool cc_spatial_group_norm(Adjoint *a, const CcNode *n) {
     CcIn_group_norm in;
     const int g = a->grad[n->out0];
-    if (!cc_in_group_norm(a->g, n, &in) || in.eps.kind != CC_IN_FLOAT) return false;
+    if (!read_groups(a, n, &in) || in.eps.kind != CC_IN_FLOAT) return false;
     const CcType x = cc_adjoint_dense(type_of(a, in.x.value));
     if (x.ndim < 2 || x.ndim == CC_MAX_DIMS || in.groups.i < 1 || x.size[1] % in.groups.i != 0 ||
         !fits_norm(a, in.weight, g) || !fits_norm(a, in.bias, g) || !same_dtype(a, in.x.value, g) ||

@@ -221,6 +221,7 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_index_fill:
     case CC_OP_index_put:
     case CC_OP_put:
+    case CC_OP_put_add:
     case CC_OP_slice_scatter:
     case CC_OP_diagonal_scatter: return cc_writes_make(p);
     case CC_OP_softmax:

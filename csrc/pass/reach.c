@@ -307,6 +307,7 @@ bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *
         CcIn_take_flat take_flat;
         CcIn_index index;
         CcIn_put put;
+        CcIn_put_add put_add;
         CcIn_index_put index_put;
         CcIn_select_scatter select_scatter;
         CcIn_slice_scatter slice_scatter;
@@ -332,6 +333,7 @@ bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *
     case CC_OP_take_flat: return READ(take_flat) && flat(g, &in.take_flat.index, x, r);
     case CC_OP_index: return READ(index) && read_key(g, n, in.index.key, x, r);
     case CC_OP_put: return READ(put) && read_key(g, n, in.put.key, x, r);
+    case CC_OP_put_add: return READ(put_add) && read_key(g, n, in.put_add.key, x, r);
     case CC_OP_index_put: return READ(index_put) && leading(g, n, in.index_put.indices, x, r);
     case CC_OP_select_scatter: return READ(select_scatter) && one_of(g, &in.select_scatter, x, r);
     case CC_OP_slice_scatter: return READ(slice_scatter) && slice_of(g, &in.slice_scatter, x, r);

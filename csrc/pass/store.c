@@ -31,6 +31,15 @@ static bool read_index_put(const CcGraph *g, const CcNode *n, CcStore *s) {
     return true;
 }
 
+static bool read_put_add(const CcGraph *g, const CcNode *n, CcStore *s) {
+    CcIn_put_add in;
+    if (!cc_in_put_add(g, n, &in)) return false;
+    s->source = in.value;
+    s->how = CC_PUT_SUM;
+    s->sorted = true;
+    return true;
+}
+
 bool cc_store_read(const CcGraph *g, const CcNode *n, CcStore *s) {
     *s = (CcStore){.scale = 1, .how = CC_PUT_SET};
     switch (n->op) {
@@ -52,6 +61,7 @@ bool cc_store_read(const CcGraph *g, const CcNode *n, CcStore *s) {
     case CC_OP_scatter: return read_scatter(g, n, s);
     case CC_OP_index_add: return read_index_add(g, n, s);
     case CC_OP_index_put: return read_index_put(g, n, s);
+    case CC_OP_put_add: return read_put_add(g, n, s);
     default: return false;
     }
 }

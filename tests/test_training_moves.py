@@ -1,0 +1,183 @@
+"""Derivatives of ops that move elements, read or write them at indices, pad with them, scan them or multiply them
+(csrc/grad/moves.c, rules.c): against eager autograd, between pointwise ops with which they form one stage."""
+
+import ccompile
+import pytest
+import torch
+import torch.nn.functional as F
+from ccompile.api import compiled_of
+from conftest import EAGER
+
+I = torch.tensor([[0, 2, 2, 1], [3, 3, 0, 1], [1, 0, 0, 2], [2, 2, 2, 2]])  # columns or rows of [4, 6]; repeats
+J, K, FEW = torch.tensor([0, 2, 2]), torch.tensor([-1, 1, 1]), torch.tensor([3, 0])
+NONE = torch.empty(0, dtype=torch.int64)
+
+OPS = {  # of x [4, 6]
+    "gather": lambda x: x.gather(1, I),
+    "gather of rows": lambda x: torch.gather(x, -2, I[:2]),
+    "gather of fewer": lambda x: x.gather(1, I[:2, :3]),
+    "index_select": lambda x: x.index_select(1, J),
+    "index_select of rows": lambda x: torch.index_select(x, -2, FEW),
+    "key of rows": lambda x: x[J],
+    "key of columns": lambda x: x[:, K],
+    "key of both": lambda x: x[J, K],
+    "key of a table": lambda x: x[I],
+    "key with an int": lambda x: x[1, K],
+    "key with a slice": lambda x: x[J, 1:4],
+    "key with steps": lambda x: x[1:, J][:, None] + x[::2, K].sum(),
+    "key apart": lambda x: x.view(2, 2, 6)[FEW // 3, :, J[:2]],
+    "a number": lambda x: x * x[2, -1] + x[0, 1:2],
+    "a row and a column": lambda x: x[2] * x[1:2, 3] + x[-1, 0],
+    "every other": lambda x: x[:, 1::2].repeat(1, 2) * x[::3].sum(0) + x[3, ::4].mean(),
+    "steps beyond the end": lambda x: torch.cat([x[1::7], x[::3], x[:1]]) + x[1:, 5::5].sum(),
+    "new dims": lambda x: x[:, None, 1:] * x[None, 2, :, None][:, 1:].sum() + x[:, 3, None, None],
+    "key with None": lambda x: x[J, None, 2:],
+    "roll": lambda x: x.roll(1, 1),
+    "roll of two dims": lambda x: x.roll((-1, 2), (0, -1)),
+    "roll of all": lambda x: x.roll(5),
+    "repeat": lambda x: x.repeat(2, 3),
+    "repeat into more dims": lambda x: x.repeat(2, 1, 3),
+    "tile": lambda x: x.tile((2, 1)),
+    "repeat_interleave": lambda x: x.repeat_interleave(3, 0) + 1,
+    "repeat_interleave of the last dim": lambda x: x.repeat_interleave(2, -1),
+    "flip": lambda x: x.flip(1),
+    "flip of two dims": lambda x: x.flip(0, -1),
+    "glu": lambda x: F.glu(x),
+    "glu of rows": lambda x: F.glu(x, 0),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x.view(1, 4, 2, 3), 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x.view(1, 1, 4, 6), 2),
+    "channel_shuffle": lambda x: F.channel_shuffle(x.reshape(1, 6, 2, 2), 3),
+    "reflect": lambda x: F.pad(x, (1, 2), "reflect"),
+    "reflect of images": lambda x: F.pad(x.view(1, 1, 4, 6), (5, 1, 0, 3), "reflect"),
+    "replicate": lambda x: F.pad(x, (3, 8), "replicate"),
+    "replicate of images": lambda x: F.pad(x.view(1, 1, 4, 6), (1, 0, 2, 1), "replicate"),
+    "circular": lambda x: F.pad(x.unsqueeze(0), (2, 6), "circular"),
+    "circular of images": lambda x: F.pad(x.view(1, 1, 4, 6), (1, 2, 4, 0), "circular"),
+    "cumsum": lambda x: x.cumsum(1),
+    "cumsum of columns": lambda x: x.cumsum(-2),
+    "diff": lambda x: x.diff(),
+    "diff of columns": lambda x: torch.diff(x, dim=0),
+    "max": lambda x: x.max(1)[0],
+    "min": lambda x: x.min(-2, keepdim=True).values,
+    "max with indices": lambda x: (lambda m: m.values * m.indices)(x.max(0)),
+    "cummax": lambda x: x.cummax(1).values,
+    "cummin": lambda x: x.cummin(0).values,
+    "scatter": lambda x: x.scatter(1, I[:, :1], x[:, 3:4] * 2),
+    "scatter of a number": lambda x: x.scatter(-1, I, 0.5),
+    "scatter_add": lambda x: x.scatter_add(1, I[:2], (x * 2)[:2, :4]),
+    "index_add": lambda x: x.index_add(1, J, (x * 3)[:, :3], alpha=2),
+    "index_copy": lambda x: x.index_copy(0, FEW, (x * 2)[:2]),
+    "index_fill": lambda x: x.index_fill(-1, J, 0.5),
+    "tril": lambda x: x.tril(),
+    "triu": lambda x: torch.triu(x, -1),
+    "masked_fill": lambda x: x.masked_fill(x > 0.2, 0.5),
+    "masked_fill of rows": lambda x: x.masked_fill((x > 0.2)[:1], float("-inf")).softmax(-1),
+    "where": lambda x: torch.where(x > 0, x, x[:1] * 2),
+    "where of numbers": lambda x: torch.where(x > 0, x, 0.5) + torch.where(x > 0, 1.0, x),
+    "addmm": lambda x: torch.addmm(x[:1, :4] * 2, x, x.t(), beta=0.5, alpha=2),
+    "baddbmm": lambda x: torch.baddbmm(x.reshape(2, 2, 6)[..., :2], x.reshape(2, 2, 6), x.reshape(2, 6, 2), beta=3, alpha=-1),
+    "addbmm": lambda x: torch.addbmm(x[:2, :2], x.reshape(2, 2, 6), x.reshape(2, 6, 2), beta=0.5),
+    "addmv": lambda x: torch.addmv(x[:, 0], x, x[0], beta=2, alpha=0.5),
+    "addr": lambda x: torch.addr(x, x[:, 0], x[1], beta=2, alpha=3),
+    "outer": lambda x: torch.outer(x[:, 1], x[0].exp()),
+    "inner": lambda x: torch.inner(x, x.exp()[:3]),
+    "instance_norm": lambda x: F.instance_norm(x.view(2, 2, 6)),
+    "instance_norm with a weight": lambda x: F.instance_norm(x.view(1, 4, 6), weight=x.mean(1) + 1, bias=x.sum(1)),
+}
+LAYOUTS = {
+    "dense": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "strided": lambda x: torch.stack([x, x * 2], -1)[..., 0],
+}
+
+
+def chained(op):
+    def f(x):
+        y = op(torch.tanh(x) * 0.5 + x * 0.75)
+        return torch.tanh(y * 0.5) * 2 + y
+
+    return f
+
+
+def compare(f, make, rtol, atol):
+    fn = ccompile.compile(f)
+    for i in range(3):
+        x = make(torch.randn(4, 6, generator=torch.Generator().manual_seed(i), dtype=torch.float64)).detach().requires_grad_()
+        sides = []
+        for g in (fn, f):
+            y = g(x)
+            weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64).to(y.dtype)
+            sides.append((y.detach(), *torch.autograd.grad((y * weight).sum(), x)))
+        for a, b in zip(*sides):
+            assert a.dtype == b.dtype and a.shape == b.shape
+            torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    return fn
+
+
+def steps(fn):
+    texts = [s["plan_text"] for e in compiled_of(fn).report()["entries"] for s in e["segments"]]
+    return [line for text in texts for line in text.splitlines() if line.startswith(("stage ", "torch: "))]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_gradients(name):
+    for dtype, near in ((torch.float32, (1e-4, 1e-5)), (torch.float64, (1e-9, 1e-10))):
+        for layout, made in LAYOUTS.items():
+            fn = compare(chained(OPS[name]), lambda x, made=made, dtype=dtype: made(x.to(dtype)), *near)
+            if not EAGER and layout == "dense" and dtype is torch.float32:
+                assert [line.split()[0] for line in steps(fn)] == ["stage"], steps(fn)
+
+
+EMPTY = {
+    "index_select of none": lambda x: x.index_select(1, NONE),
+    "key of none": lambda x: x[NONE],
+    "gather of none": lambda x: x.gather(1, I[:0]),
+    "repeat of none": lambda x: x.repeat(0, 2),
+    "nothing added": lambda x: x.index_add(1, NONE, x[:, :0]),
+    "nothing rolled": lambda x: x[:0].roll(1, 1),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_nothing(name):
+    compare(chained(EMPTY[name]), lambda x: x.float(), 1e-4, 1e-5)
+
+
+REFUSED = {
+    "gather": lambda x, i: x.gather(1, i),
+    "index_select": lambda x, i: x.index_select(1, i[0]),
+    "key": lambda x, i: x[:, i[0]],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_index_out_of_range(name):
+    """Raises where eager raises."""
+    def f(x, i):
+        return torch.tanh(REFUSED[name](torch.tanh(x) * 2, i)) * 3
+
+    fn, x = ccompile.compile(f), torch.randn(4, 6, requires_grad=True)
+    for k in range(3):
+        torch.testing.assert_close(*(torch.autograd.grad(g(x, I + k).sum(), x)[0] for g in (fn, f)))
+    for g in (fn, f):
+        with pytest.raises((IndexError, RuntimeError), match="out of.* (range|bounds)|DATA bounds"):
+            g(x, I + 4)
+
+
+def test_half_precision():
+    f = chained(lambda x: x[:, K].repeat(1, 2) + x.flip(1).cumsum(1) + F.pad(x, (2, 0), "replicate")[:, 2:].index_select(1, torch.arange(6)))
+    for dtype in (torch.bfloat16, torch.float16):
+        compare(f, lambda x, dtype=dtype: x.to(dtype), 3e-2, 1e-1)
+
+
+def test_second_derivatives():
+    f = chained(lambda x: x[J, K].outer(x.roll(1, 0)[:, 0]) * x.gather(1, I).sum())
+    fn = ccompile.compile(f)
+    for i in range(3):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(i), dtype=torch.float64).requires_grad_()
+        grads = []
+        for g in (fn, f):
+            (first,) = torch.autograd.grad(g(x).square().sum(), x, create_graph=True)
+            grads.append((first, *torch.autograd.grad(first.sin().sum(), x)))
+        for a, b in zip(*grads):
+            torch.testing.assert_close(a, b)
