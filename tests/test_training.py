@@ -196,6 +196,52 @@ def test_many_parameters():
     assert EAGER or len(stages(fn)) == 1
 
 
+def saved_bytes(y, but):
+    """Memory that y's graph keeps for its backward, without these tensors'."""
+    found, nodes, seen = {}, [y.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [n for n, _ in node.next_functions]
+        names = ["saved_tensors"] if hasattr(node, "saved_tensors") else [n for n in dir(node) if n.startswith("_saved_")]
+        for t in torch.utils._pytree.tree_leaves([getattr(node, n) for n in names]):
+            if isinstance(t, torch.Tensor):
+                found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+    return sum(size for at, size in found.items() if at not in {t.untyped_storage().data_ptr() for t in but})
+
+
+def test_cheap_values_are_computed_again():
+    """Results of GELU, LayerNorm and Dropout follow from what is saved before them."""
+    make = lambda: (nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64), nn.LayerNorm(64))  # noqa: E731
+    f = nn.Sequential(*make(), *make())
+    fn, x = ccompile.compile(f), torch.randn(128, 64)
+    for _ in range(3):
+        y = fn(x)
+    ours, eager = saved_bytes(y, [x, *f.parameters()]), saved_bytes(f(x), [x, *f.parameters()])
+    assert EAGER or ours < 0.5 * eager, (ours, eager)
+
+
+def test_large_parameters_cut_a_stage():
+    """Gradients of the later layers are added up before the earlier ones are computed."""
+    f = nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(2000, 2000), nn.Tanh(), nn.Dropout(0.1))))
+    fn, order = ccompile.compile(f), []
+    for i, p in enumerate(f.parameters()):
+        p.register_post_accumulate_grad_hook(lambda p, i=i: order.append(i))
+    for i in range(3):
+        x, grads = torch.randn(2, 2000), []
+        for g in (f, fn):
+            f.zero_grad()
+            torch.manual_seed(i)
+            order.clear()
+            g(x).square().sum().backward()
+            grads.append([p.grad.clone() for p in f.parameters()])
+        close(*grads, "gradient", F32)
+    assert EAGER or len(stages(fn)) >= 2
+    assert EAGER or order.index(8) < order.index(0)
+
+
 @pytest.mark.skipif(EAGER, reason="of the compiler")
 def test_a_backward_for_each_set_of_gradients():
     """A result that has no derivative makes no difference; one whose gradient is undefined does."""

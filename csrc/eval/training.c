@@ -162,7 +162,7 @@ static Backward *make_backward(const CcTraining *t, Stage *s, const bool *given,
     memcpy(b->given, given, (size_t)s->cut->out.n);
     memcpy(b->wanted, wanted, (size_t)s->diff.n);
     for (int i = 0; i < s->diff.n; i++) by_input[s->diff.at[i]] = wanted[i];
-    if (cc_joint_make(t->graph, s->cut, given, by_input, &b->joint))
+    if (cc_joint_make(t->graph, s->cut, given, by_input, s->joint, &b->joint))
         b->plan = compile(t, b->joint.backward, "the backward", NULL);
     free(by_input);
     return b;

@@ -54,9 +54,11 @@ typedef struct CcJoint {
     /* [input of the stage] value of `backward`, its gradient; -1: none, or nobody wants it */
     CC_VEC(int) grad;
 } CcJoint;
-/* given[k]: output k has a gradient. wanted[k]: the gradient of input k is needed, if it can have one. False: a node
+/* given[k]: output k has a gradient. wanted[k]: the gradient of input k is needed, if it can have one. first: the
+ * joint graph whose forward runs: `saved` is among its own; NULL: this one's does, and has all gradients. False: a node
  * has no derivative. */
-bool cc_joint_make(const CcGraph *g, const CcStage *stage, const bool *given, const bool *wanted, CcJoint *out);
+bool cc_joint_make(const CcGraph *g, const CcStage *stage, const bool *given, const bool *wanted, const CcJoint *first,
+                   CcJoint *out);
 void cc_joint_free(CcJoint *j);
 
 #endif

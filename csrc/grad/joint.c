@@ -7,8 +7,10 @@
 
 /* ------------------------------------------------------------------ parts of a graph */
 
-/* g with only these nodes; a value whose node is missing becomes an input. No value is an output yet. */
-static CcGraph *part_of(const CcGraph *g, const bool *keep) {
+typedef CC_VEC(int) Nodes;
+
+/* g with only these nodes, in this order; a value whose node is missing becomes an input. No value is an output yet. */
+static CcGraph *part_of(const CcGraph *g, const Nodes *nodes) {
     CcGraph *out = cc_graph_new();
     cc_vec_copy(&out->val, &g->val);
     cc_vec_copy(&out->operand, &g->operand);
@@ -16,11 +18,10 @@ static CcGraph *part_of(const CcGraph *g, const bool *keep) {
         out->val.at[v].def = -1;
         out->val.at[v].is_output = false;
     }
-    for (int i = 0; i < g->node.n; i++) {
-        if (!keep[i]) continue;
-        cc_vec_push(&out->node, g->node.at[i]);
+    for (int i = 0; i < nodes->n; i++) {
+        cc_vec_push(&out->node, g->node.at[nodes->at[i]]);
         const CcNode *n = &cc_vec_last(&out->node);
-        for (int k = 0; k < n->n_out; k++) out->val.at[n->out0 + k].def = out->node.n - 1;
+        for (int k = 0; k < n->n_out; k++) out->val.at[n->out0 + k].def = i;
     }
     return out;
 }
@@ -72,6 +73,7 @@ typedef struct Cut {
     int n_forward;
     bool *exists; /* [value] an input or output of the stage */
     bool *saved;  /* [value] */
+    bool *kept;   /* [value] the forward that exists saves it, and no others; NULL: there is none yet */
     bool *again;  /* [node] of the forward, which the backward repeats */
 } Cut;
 
@@ -117,6 +119,69 @@ static void find_saved(Cut *c, const CcStage *s, const bool *live) {
     }
 }
 
+/* ------------------------------------------------------------------ what is computed again */
+
+enum { MOST_REPEATED = 4 }; /* nodes for one value */
+
+/* An op that costs little more than writing its result: the backward computes it in the loop that reads it. */
+static bool is_cheap(const CcNode *n) {
+    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    return (kind == CC_K_POINTWISE || kind == CC_K_NORM) && n->flags == 0 && n->n_out == 1;
+}
+
+/* Weights and biases of norms are saved, as eager saves them. */
+static bool may_save(const Cut *c, const CcNode *n, int value) {
+    if (c->kept != NULL) return c->kept[value];
+    return c->saved[value] || (c->exists[value] && cc_op_info((CcOpId)n->op)->kind == CC_K_NORM);
+}
+
+/* How many nodes the backward has to repeat for this value; more than MOST_REPEATED: it can't, or should not. */
+static int repeats(const Cut *c, int value) {
+    const int def = c->g->val.at[value].def;
+    const CcNode *n = def >= 0 ? &c->g->node.at[def] : NULL;
+    if (n == NULL || c->exists[value] || !(is_cheap(n) || cc_op_is_view(n->op))) return MOST_REPEATED + 1;
+    int count = cc_op_is_view(n->op) ? 0 : 1;
+    for (int k = 0; k < n->n_in && count <= MOST_REPEATED; k++) {
+        const CcOperand *o = cc_graph_operand(c->g, n, k);
+        if (o->kind != CC_IN_VALUE || may_save(c, n, o->value)) continue;
+        const int from = c->g->val.at[o->value].def;
+        if (from < 0 || !c->again[from]) count += repeats(c, o->value);
+    }
+    return count;
+}
+
+static void repeat(Cut *c, int value) {
+    const int def = c->g->val.at[value].def;
+    const CcNode *n = &c->g->node.at[def];
+    c->saved[value] = false;
+    c->again[def] = true;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(c->g, n, k);
+        if (o->kind != CC_IN_VALUE) continue;
+        if (may_save(c, n, o->value)) c->saved[o->value] = true;
+        else if (!c->again[c->g->val.at[o->value].def]) repeat(c, o->value);
+    }
+}
+
+/* Saves memory: values that follow from others that are saved, by cheap ops, are not saved themselves. What the caller
+ * sees stays saved: autograd notices writes to it. */
+static void repeat_cheap(Cut *c) {
+    for (int i = c->n_forward - 1; i >= 0; i--)
+        for (int k = 0; k < c->g->node.at[i].n_out; k++) {
+            const int v = c->g->node.at[i].out0 + k;
+            if (c->saved[v] && repeats(c, v) <= MOST_REPEATED) repeat(c, v);
+        }
+}
+
+/* What the forward that exists does not save follows from what it does, since it was found to be cheap. */
+static void repeat_unkept(Cut *c) {
+    for (int i = c->n_forward - 1; i >= 0; i--)
+        for (int k = 0; k < c->g->node.at[i].n_out; k++) {
+            const int v = c->g->node.at[i].out0 + k;
+            if (c->saved[v] && !c->kept[v]) repeat(c, v);
+        }
+}
+
 /* A gradient that is a seed, or the gradient of several inputs, is copied: each result is a tensor of its own. */
 static void own_grads(CcGraph *g, const CcStage *s, CcJoint *j) {
     for (int k = 0; k < j->grad.n; k++) {
@@ -144,19 +209,47 @@ static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
     }
 }
 
-static void halve(const CcGraph *g, int n_forward, const CcStage *s, CcJoint *out) {
-    bool *live = cc_mem_get((size_t)g->node.n + 1), *forward = cc_mem_get((size_t)g->node.n + 1);
+/* Lists a node of the backward behind the repeated nodes that it needs. left[node]: not listed yet. */
+static void list_behind(const CcGraph *g, int node, bool *left, Nodes *out) {
+    if (!left[node]) return;
+    left[node] = false;
+    for (int k = 0; k < g->node.at[node].n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, &g->node.at[node], k);
+        const int def = o->kind == CC_IN_VALUE ? g->val.at[o->value].def : -1;
+        if (def >= 0) list_behind(g, def, left, out);
+    }
+    cc_vec_push(out, node);
+}
+
+/* Chooses what is saved, among what `first` saves. */
+static void choose_saved(Cut *c, const CcStage *s, const bool *live, const CcJoint *first) {
+    find_saved(c, s, live);
+    if (first == NULL) {
+        repeat_cheap(c);
+        return;
+    }
+    c->kept = cc_mem_get((size_t)c->g->val.n + 1);
+    for (int i = 0; i < first->saved.n; i++) c->kept[first->saved.at[i]] = true;
+    repeat_unkept(c);
+    free(c->kept);
+}
+
+static void halve(const CcGraph *g, int n_forward, const CcStage *s, const CcJoint *first, CcJoint *out) {
+    bool *live = cc_mem_get((size_t)g->node.n + 1);
+    Nodes forward = {0}, backward = {0};
     Cut c = {.g = g, .n_forward = n_forward};
     c.exists = cc_mem_get((size_t)g->val.n + 1);
     c.saved = cc_mem_get((size_t)g->val.n + 1);
     c.again = live;
     find_live(g, n_forward, out, live);
-    find_saved(&c, s, live);
-    for (int i = 0; i < n_forward; i++) forward[i] = true;
-    out->forward = part_of(g, forward);
-    out->backward = part_of(g, live);
+    choose_saved(&c, s, live, first);
+    for (int i = 0; i < n_forward; i++) cc_vec_push(&forward, i);
+    for (int i = n_forward; i < g->node.n; i++) list_behind(g, i, live, &backward);
+    out->forward = part_of(g, &forward);
+    out->backward = part_of(g, &backward);
     for (int i = 0; i < out->backward->node.n; i++) out->backward->node.at[i].origin = i;
     lower(out->forward, s, out);
+    cc_batch_lower(out->backward);
     for (int v = 0; v < g->val.n; v++)
         if (c.saved[v]) {
             cc_vec_push(&out->saved, v);
@@ -166,29 +259,31 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, CcJoint *ou
     for (int k = 0; k < out->grad.n; k++)
         if (out->grad.at[k] >= 0) out->backward->val.at[out->grad.at[k]].is_output = true;
     free(live);
-    free(forward);
+    cc_vec_free(&forward);
+    cc_vec_free(&backward);
     free(c.exists);
     free(c.saved);
 }
 
 /* The nodes of the stage, with autocast's casts. CcNode.origin: index into s->node */
 static CcGraph *stage_graph(const CcGraph *g, const CcStage *s) {
-    bool *keep = cc_mem_get((size_t)g->node.n + 1);
-    for (int i = 0; i < s->node.n; i++) keep[s->node.at[i]] = true;
-    CcGraph *out = part_of(g, keep);
+    Nodes nodes = {0};
+    cc_vec_copy(&nodes, &s->node);
+    CcGraph *out = part_of(g, &nodes);
+    cc_vec_free(&nodes);
     for (int i = 0; i < out->node.n; i++) out->node.at[i].origin = i;
     cc_casts_split(out);
-    free(keep);
     return out;
 }
 
-bool cc_joint_make(const CcGraph *g, const CcStage *s, const bool *given, const bool *wanted, CcJoint *out) {
+bool cc_joint_make(const CcGraph *g, const CcStage *s, const bool *given, const bool *wanted, const CcJoint *first,
+                   CcJoint *out) {
     Adjoint a = {.g = stage_graph(g, s), .before = -1};
     *out = (CcJoint){0};
     const int n_forward = build(&a, s, given, wanted, out);
     if (n_forward >= 0) {
         own_grads(a.g, s, out);
-        halve(a.g, n_forward, s, out);
+        halve(a.g, n_forward, s, first, out);
     } else {
         cc_joint_free(out);
     }

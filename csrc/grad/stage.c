@@ -3,8 +3,13 @@
  * Each node has a level: the nodes of the host at level k run before stage k. A value is exposed if code outside of
  * stages sees it: an output of the graph, or an operand of a host node. A node that reads an exposed value is in a
  * later stage than the node that made it. Host nodes that write, or touch other state, are barriers: all nodes stay on
- * their side. Random nodes keep their order. */
+ * their side. Random nodes keep their order.
+ *
+ * A stage gives all its gradients at its end. One with large parameters is cut where a single value crosses, so that
+ * autograd can add up, and DistributedDataParallel send, the gradients of its later part while the earlier one runs. */
 #include "grad.h"
+
+enum { ENOUGH_BYTES = 32 << 20 }; /* of gradients, in a stage; DistributedDataParallel's buckets have 25 MiB */
 
 typedef struct Cut {
     const CcGraph *g;
@@ -135,6 +140,63 @@ static bool expose_more(Cut *c, const CcStages *s) {
     return any;
 }
 
+/* Bytes of the gradients of inputs that this node is the first of the stage to read. seen: [value] */
+static int64_t gradient_bytes(const Cut *c, int node, int level, bool *seen) {
+    const CcGraph *g = c->g;
+    int64_t bytes = 0;
+    for (int k = 0; k < g->node.at[node].n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, &g->node.at[node], k);
+        if (o->kind != CC_IN_VALUE || seen[o->value] || within(c, o->value, level)) continue;
+        seen[o->value] = true;
+        const CcType *t = &g->val.at[o->value].type;
+        if (t->requires_grad) bytes += cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size;
+    }
+    return bytes;
+}
+
+/* reads[value]: how many operands of the stage's nodes it is. */
+static void count_reads(const Cut *c, const CcStage *s, int *reads) {
+    for (int i = 0; i < s->node.n; i++)
+        for (int k = 0; k < c->g->node.at[s->node.at[i]].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(c->g, &c->g->node.at[s->node.at[i]], k);
+            if (o->kind == CC_IN_VALUE) reads[o->value]++;
+        }
+}
+
+/* Exposes the values between parts of the stage that have gradients of ENOUGH_BYTES: values that alone lead from the
+ * nodes up to one to those behind it. */
+static bool expose_waists(Cut *c, const CcStage *s, int level) {
+    const CcGraph *g = c->g;
+    bool *seen = cc_mem_get((size_t)g->val.n + 1), any = false;
+    int *reads = cc_mem_get(sizeof *reads * ((size_t)g->val.n + 1)), open = 0;
+    int64_t bytes = 0;
+    count_reads(c, s, reads);
+    for (int i = 0; i + 1 < s->node.n; i++) {
+        const CcNode *n = &g->node.at[s->node.at[i]];
+        bytes += gradient_bytes(c, s->node.at[i], level, seen);
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind == CC_IN_VALUE && --reads[o->value] == 0 && within(c, o->value, level))
+                open -= g->val.at[o->value].type.requires_grad;
+        }
+        for (int k = 0; k < n->n_out; k++)
+            if (reads[n->out0 + k] > 0) open += g->val.at[n->out0 + k].type.requires_grad;
+        if (bytes < ENOUGH_BYTES || open != 1 || reads[n->out0] == 0 || cc_op_is_view(n->op)) continue;
+        if (!g->val.at[n->out0].type.requires_grad) continue;
+        any = c->exposed[n->out0] = true;
+        bytes = 0;
+    }
+    free(seen);
+    free(reads);
+    return any;
+}
+
+static bool expose_all_waists(Cut *c, const CcStages *s) {
+    bool any = false;
+    for (int i = 0; i < s->stage.n; i++) any = expose_waists(c, &s->stage.at[i], i) || any;
+    return any;
+}
+
 static void cut(Cut *c, CcStages *out) {
     const CcGraph *g = c->g;
     c->least = c->random = c->most = 0;
@@ -146,6 +208,10 @@ static void cut(Cut *c, CcStages *out) {
     for (int level = 0; level <= c->most; level++) find_border(c, level, &out->stage.at[level], seen);
     free(seen);
     find_outputs(c, out);
+}
+
+static void settle(Cut *c, CcStages *out) {
+    for (cut(c, out); expose_more(c, out); cut(c, out)) cc_stage_free(out);
 }
 
 static void list_steps(const Cut *c, CcStages *out) {
@@ -162,7 +228,11 @@ void cc_stage_split(const CcGraph *g, const bool *host, CcStages *out) {
     c.level = cc_mem_get(sizeof *c.level * ((size_t)g->node.n + 1));
     find_exposed(&c);
     *out = (CcStages){0};
-    for (cut(&c, out); expose_more(&c, out); cut(&c, out)) cc_stage_free(out);
+    settle(&c, out);
+    if (expose_all_waists(&c, out)) {
+        cc_stage_free(out);
+        settle(&c, out);
+    }
     list_steps(&c, out);
     free(c.exposed);
     free(c.level);
