@@ -210,7 +210,10 @@ def test_depthwise_columns_not_finite(value, dtype):
         x = randn(2, 3, 21).to(dtype)
         with torch.no_grad():
             (x[1], model.weight[1])[where].view(-1)[2] = value
-            agree(compiled(x), model(x), rtol=2**-7, spread=2**-7)
+            got, want = compiled(x), model(x)
+            if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+                got, want = got[..., 3:-3], want[..., 3:-3]  # there eager multiplies the padding: 0 * inf (docs/limits.md)
+            agree(got, want, rtol=2**-7, spread=2**-7)
 
 
 DEPTH = {

@@ -84,9 +84,10 @@ def test_alone(act):
 
 
 def test_gelu_of_inf_is_what_eager_takes_it_for():
-    """oneDNN's, of what is contiguous, is NaN; ATen's own is inf: both are met above only if eager still differs."""
+    """oneDNN's, of what is contiguous, is NaN on CPUs with AVX-512; ATen's own is inf: both are met above only if eager still differs."""
     x = torch.full((4, 6), INF)
-    assert F.gelu(x).isnan().all()
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    assert (F.gelu(x).isnan() if wide else F.gelu(x).isinf()).all()
     assert F.gelu(x.t()).isinf().all()
 
 

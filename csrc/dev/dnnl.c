@@ -257,11 +257,18 @@ static CcTensorDesc outside_of(const CcPrim *p, int role) {
     return t;
 }
 
+/* Is the f32 operand of a product in lower precision, that autocast casts, to be rounded to it? */
+static bool is_rounded(const CcPrim *p, int role) {
+    const CcDtype dst = p->desc.dst.dtype;
+    return p->inner == CC_DT_F32 && (role == SRC || role == WEIGHTS) && (dst == CC_DT_BF16 || dst == CC_DT_F16) &&
+           tensor_of(&p->desc, role)->dtype == CC_DT_F32;
+}
+
 /* Reserves scratch for the f32 copies. -1: a tensor's elements are too far apart. */
 static int place_wide(CcPrim *p) {
     for (int i = 0; i < ROLES; i++) {
         const CcTensorDesc *t = tensor_of(&p->desc, i);
-        if (!t->ndim || t->dtype == outside_of(p, i).dtype) continue;
+        if (!t->ndim || (t->dtype == outside_of(p, i).dtype && !is_rounded(p, i))) continue;
         int64_t n = 1, elements = 1;
         for (int d = 0; d < t->ndim; d++) {
             n += (t->size[d] - 1) * t->stride[d];
@@ -641,45 +648,68 @@ static int reorder(const CcPrim *p, State *s, int role) {
     return dnnl.execute(p->convert[role].primitive, s->stream, 2, arg);
 }
 
-typedef struct Span { /* elements to widen or, if back, to narrow */
-    CcDtype dtype;
-    char *half;
+typedef struct Span { /* elements outside and their copies in f32 */
+    CcDtype half;
+    enum { WIDEN, NARROW, ROUND } how; /* ROUND: both are f32 */
+    char *outside;
     float *wide;
-    bool back;
 } Span;
 
+static void round_span(const Span *s, int64_t from, int64_t n) {
+    uint16_t bits[SPAN_UNIT];
+    for (int64_t at = from; at < from + n; at += SPAN_UNIT) {
+        const int64_t some = CC_MIN(from + n - at, SPAN_UNIT);
+        cc_halves_narrow(s->half, (const float *)s->outside + at, bits, some);
+        cc_halves_widen(s->half, bits, s->wide + at, some);
+    }
+}
+
+static void convert_range(const Span *s, int64_t from, int64_t n) {
+    if (s->how == ROUND) round_span(s, from, n);
+    else if (s->how == NARROW) cc_halves_narrow(s->half, s->wide + from, s->outside + 2 * from, n);
+    else cc_halves_widen(s->half, s->outside + 2 * from, s->wide + from, n);
+}
+
 static void convert_span(void *ctx, int64_t begin, int64_t end) {
-    const Span *s = ctx;
-    const int64_t from = begin * SPAN_UNIT, n = end * SPAN_UNIT - from;
-    if (s->back) cc_halves_narrow(s->dtype, s->wide + from, s->half + 2 * from, n);
-    else cc_halves_widen(s->dtype, s->half + 2 * from, s->wide + from, n);
+    convert_range(ctx, begin * SPAN_UNIT, (end - begin) * SPAN_UNIT);
 }
 
 /* Converts between a role's tensor and its f32 copy. -> the copy; the tensor itself if it has none. */
 static void *convert_half(const CcPrim *p, const CcPrimCall *call, int role, void *given, bool back) {
     const Wide *wide = &p->wide[role];
     if (!wide->n) return given;
-    Span s = {tensor_of(&p->desc, role)->dtype, given, (float *)(call->scratch + wide->offset), back};
+    const bool rounds = is_rounded(p, role);
+    Span s = {.half = rounds ? p->desc.dst.dtype : tensor_of(&p->desc, role)->dtype,
+              .how = rounds ? ROUND
+                     : back ? NARROW
+                            : WIDEN,
+              .outside = given,
+              .wide = (float *)(call->scratch + wide->offset)};
     const int64_t units = wide->n / SPAN_UNIT, rest = wide->n % SPAN_UNIT;
     cc_omp_run(convert_span, &s, units, (int)CC_MIN(units / 8 + 1, p->small ? 1 : cc_omp_width()));
-    Span last = {s.dtype, s.half + 2 * units * SPAN_UNIT, s.wide + units * SPAN_UNIT, back};
-    if (back) cc_halves_narrow(last.dtype, last.wide, last.half, rest);
-    else cc_halves_widen(last.dtype, last.half, last.wide, rest);
+    convert_range(&s, units * SPAN_UNIT, rest);
     return s.wide;
 }
 
 /* The kept weights of a call, packed now if need be; *status nonzero: packing failed. NULL: the call keeps none. */
 static CcPack *find_pack(const CcPrim *p, State *s, const CcPrimCall *call, int *status) {
     const Convert *convert = &p->convert[WEIGHTS];
-    if (!call->packed || !convert->primitive) return NULL;
-    const CcPackForm form = {CC_PACK_DNNL, {p->weights_form, (int64_t)convert->bytes}};
+    const bool copies = is_rounded(p, WEIGHTS) && !convert->primitive;
+    if (!call->packed || (!convert->primitive && !copies)) return NULL;
+    const size_t bytes = copies ? sizeof(float) * (size_t)p->wide[WEIGHTS].n : convert->bytes;
+    const CcPackForm form = {CC_PACK_DNNL, {p->weights_form, (int64_t)bytes}};
     CcPack *pack = cc_packed_find(call->packed, call->weights, call->version, &form);
     if (pack) return pack;
-    pack = cc_packed_make(convert->bytes, call->weights, call->version, &form);
+    pack = cc_packed_make(bytes, call->weights, call->version, &form);
     if (!pack) return NULL;
-    dnnl.memory_set(s->outside[WEIGHTS], convert_half(p, call, WEIGHTS, (void *)call->weights, false));
-    dnnl.memory_set(s->memory[s->at[WEIGHTS]], pack->at);
-    *status = reorder(p, s, WEIGHTS);
+    void *const given = convert_half(p, call, WEIGHTS, (void *)call->weights, false);
+    if (copies) {
+        memcpy(pack->at, given, bytes);
+    } else {
+        dnnl.memory_set(s->outside[WEIGHTS], given);
+        dnnl.memory_set(s->memory[s->at[WEIGHTS]], pack->at);
+        *status = reorder(p, s, WEIGHTS);
+    }
     if (!*status) cc_packed_keep(call->packed, pack);
     return pack;
 }
