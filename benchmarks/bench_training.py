@@ -3,11 +3,14 @@
     python benchmarks/bench_training.py [--compilers ccompile torch.compile] [--step] [--json FILE] [WORKLOAD ...]
 
 Each workload runs in a process of its own, in which eager and compiled steps alternate. A row gives the medians of the
-faster half of each kind, their ratio, the first step's time over eager's, the peak of resident memory over three steps
-(in a process for each kind, beyond the model), and the largest difference of a gradient. --step: with Adam's step."""
+faster half of each kind, their ratio, the first step's time over eager's, the peak of resident memory in a steady step
+(in a process for each kind, beyond what is resident between steps), and the largest difference of a gradient.
+--step: with Adam's step, compiled on the compiled side."""
 
 import argparse
 import copy
+import ctypes
+import gc
 import json
 import os
 import statistics
@@ -78,7 +81,7 @@ def loss_of(out: Any) -> torch.Tensor:
     return first.float().sin().mean()
 
 
-def compiled(name: str, model: nn.Module) -> Callable[..., Any]:
+def compiled(name: str, model: Callable[..., Any]) -> Callable[..., Any]:
     if name == "eager":
         return model
     if name == "torch.compile":
@@ -94,6 +97,7 @@ class Side:
     def __init__(self, name: str, model: nn.Module, step: bool):
         self.model, self.call = model, compiled(name, model)
         self.optimizer = torch.optim.Adam(model.parameters()) if step else None
+        self.update = compiled(name, self.optimizer.step) if self.optimizer is not None else None
 
     def run(self, args: tuple, kwargs: dict, seed: int) -> float:
         """Seconds of a step: forward, backward and, if there is one, the optimizer's step."""
@@ -101,8 +105,8 @@ class Side:
         torch.manual_seed(seed)
         start = time.perf_counter()
         loss_of(self.call(*args, **kwargs)).backward()
-        if self.optimizer is not None:
-            self.optimizer.step()
+        if self.update is not None:
+            self.update()
         return time.perf_counter() - start
 
 
@@ -139,21 +143,36 @@ def measure(workload: str, compiler: str, options: argparse.Namespace) -> dict[s
             "speed_up": eager / ours, "first_over_eager_s": first[1] - first[0], "difference": error}  # fmt: skip
 
 
+def resident(field: str) -> int:
+    """KiB: what is resident now (VmRSS), or the most since `forget_peak` (VmHWM)."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+
+
+def forget_peak() -> None:
+    """Gives freed memory back to the system, and lets VmHWM start from what is resident now."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
 def peak(workload: str, compiler: str, options: argparse.Namespace) -> float:
-    """MiB at most resident over three steps, beyond the model's."""
+    """MiB that a steady step has resident at most, beyond what is resident between steps; the median of three."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     side = Side(compiler, WORKLOADS[workload][1]().train(), options.step)
     args, kwargs = WORKLOADS[workload][2]()
-
-    def status(field: str) -> int:
-        with open("/proc/self/status") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-    before = status("VmRSS:")
     for seed in range(3):
         side.run(args, kwargs, seed)
-    return (status("VmHWM:") - before) / 1024
+    peaks = []
+    for seed in range(3):
+        side.model.zero_grad()
+        forget_peak()
+        before = resident("VmRSS")
+        side.run(args, kwargs, seed)
+        peaks.append((resident("VmHWM") - before) / 1024)
+    return statistics.median(peaks)
 
 
 def alone(job: list[str], options: argparse.Namespace) -> Any:
@@ -174,7 +193,7 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
     parser.add_argument("--compilers", nargs="+", choices=COMPILERS, default=["ccompile"])
     parser.add_argument("--seconds", type=float, default=8, help="for the timed steps of a workload")
-    parser.add_argument("--step", action="store_true", help="with Adam's step, eager on both sides")
+    parser.add_argument("--step", action="store_true", help="with Adam's step")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", help="write the rows to this file, one JSON object a line")
     parser.add_argument("--job", help=argparse.SUPPRESS)
