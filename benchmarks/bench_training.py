@@ -1,6 +1,7 @@
 """Training steps: forward and backward in train mode (dropout on), compiled against eager.
 
-    python benchmarks/bench_training.py [--compilers ccompile torch.compile] [--step] [--json FILE] [WORKLOAD ...]
+    python benchmarks/bench_training.py [--compilers ccompile torch.compile] [--modes MODE ...] [--step]
+        [--json FILE] [WORKLOAD ...]
 
 Each workload runs in a process of its own, in which eager and compiled steps alternate. A row gives the medians of the
 faster half of each kind, their ratio, the first step's time over eager's, the peak of resident memory in a steady step
@@ -11,6 +12,7 @@ import argparse
 import copy
 import ctypes
 import gc
+import itertools
 import json
 import os
 import statistics
@@ -26,6 +28,7 @@ import torch
 from torch import nn
 
 COMPILERS = ("ccompile", "torch.compile")
+MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 def transformers_model(config: str, model: str, **settings: Any) -> nn.Module:
@@ -81,23 +84,23 @@ def loss_of(out: Any) -> torch.Tensor:
     return first.float().sin().mean()
 
 
-def compiled(name: str, model: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(name: str, mode: str, model: Callable[..., Any]) -> Callable[..., Any]:
     if name == "eager":
         return model
     if name == "torch.compile":
-        return torch.compile(model)
+        return torch.compile(model, mode=mode)
     import ccompile
 
-    return ccompile.compile(model)
+    return ccompile.compile(model, mode=mode)
 
 
 class Side:
     """A model, its compiled form and its optimizer."""
 
-    def __init__(self, name: str, model: nn.Module, step: bool):
-        self.model, self.call = model, compiled(name, model)
+    def __init__(self, name: str, mode: str, model: nn.Module, step: bool):
+        self.model, self.call = model, compiled(name, mode, model)
         self.optimizer = torch.optim.Adam(model.parameters()) if step else None
-        self.update = compiled(name, self.optimizer.step) if self.optimizer is not None else None
+        self.update = compiled(name, mode, self.optimizer.step) if self.optimizer is not None else None
 
     def run(self, args: tuple, kwargs: dict, seed: int) -> float:
         """Seconds of a step: forward, backward and, if there is one, the optimizer's step."""
@@ -121,12 +124,12 @@ def typical(times: list[float]) -> float:
     return statistics.median(sorted(times)[: max(len(times) // 2, 1)])
 
 
-def measure(workload: str, compiler: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure(workload: str, compiler: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     what, make, inputs = WORKLOADS[workload]
     model = make().train()
-    sides = [Side("eager", copy.deepcopy(model), options.step), Side(compiler, model, options.step)]
+    sides = [Side("eager", mode, copy.deepcopy(model), options.step), Side(compiler, mode, model, options.step)]
     args, kwargs = inputs()
     first = [side.run(args, kwargs, 0) for side in sides]
     for seed in (1, 2):
@@ -139,8 +142,9 @@ def measure(workload: str, compiler: str, options: argparse.Namespace) -> dict[s
         for side, kept in zip(sides, times, strict=True):
             kept.append(side.run(args, kwargs, 3))
     eager, ours = typical(times[0]), typical(times[1])
-    return {"workload": workload, "what": what, "compiler": compiler, "eager_ms": eager * 1e3, "ms": ours * 1e3,
-            "speed_up": eager / ours, "first_over_eager_s": first[1] - first[0], "difference": error}  # fmt: skip
+    row = {"workload": workload, "what": what, "compiler": compiler, "mode": mode, "eager_ms": eager * 1e3}
+    row |= {"ms": ours * 1e3, "speed_up": eager / ours}
+    return row | {"first_over_eager_s": first[1] - first[0], "difference": error}
 
 
 def resident(field: str) -> int:
@@ -157,11 +161,11 @@ def forget_peak() -> None:
         file.write("5")
 
 
-def peak(workload: str, compiler: str, options: argparse.Namespace) -> float:
+def peak(workload: str, compiler: str, mode: str, options: argparse.Namespace) -> float:
     """MiB that a steady step has resident at most, beyond what is resident between steps; the median of three."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    side = Side(compiler, WORKLOADS[workload][1]().train(), options.step)
+    side = Side(compiler, mode, WORKLOADS[workload][1]().train(), options.step)
     args, kwargs = WORKLOADS[workload][2]()
     for seed in range(3):
         side.run(args, kwargs, seed)
@@ -182,16 +186,18 @@ def alone(job: list[str], options: argparse.Namespace) -> Any:
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 
-def row(r: dict[str, Any]) -> str:
+def line(r: dict[str, Any]) -> str:
     memory = f"{r['peak_mib']:.0f} / {r['eager_peak_mib']:.0f}" if r.get("peak_mib") is not None else "–"
     times = f"{r['eager_ms']:.2f} | {r['ms']:.2f} | {r['speed_up']:.2f} | {r['first_over_eager_s']:.2f}"
-    return f"| {r['workload']} {r['what']} | {r['compiler']} | {times} | {memory} | {r['difference']:.0e} |"
+    compiler = r["compiler"] if r["mode"] == "default" else f"{r['compiler']}, {r['mode']}"
+    return f"| {r['workload']} {r['what']} | {compiler} | {times} | {memory} | {r['difference']:.0e} |"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
     parser.add_argument("--compilers", nargs="+", choices=COMPILERS, default=["ccompile"])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["default"])
     parser.add_argument("--seconds", type=float, default=8, help="for the timed steps of a workload")
     parser.add_argument("--step", action="store_true", help="with Adam's step")
     parser.add_argument("--threads", type=int, default=2)
@@ -199,8 +205,8 @@ def main() -> int:
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
-        kind, workload, compiler = json.loads(options.job)
-        print(json.dumps((measure if kind == "time" else peak)(workload, compiler, options)))
+        kind, *job = json.loads(options.job)
+        print(json.dumps((measure if kind == "time" else peak)(*job, options)))
         return 0
     unknown = [w for w in options.workloads if w not in WORKLOADS]
     if unknown:
@@ -209,19 +215,19 @@ def main() -> int:
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
     failed, speed_ups = False, []
     for workload in options.workloads or WORKLOADS:
-        eager_peak = alone(["peak", workload, "eager"], options)
-        for compiler in options.compilers:
-            r = alone(["time", workload, compiler], options)
+        eager_peak = alone(["peak", workload, "eager", "default"], options)
+        for compiler, mode in itertools.product(options.compilers, options.modes):
+            r = alone(["time", workload, compiler, mode], options)
             failed = failed or r is None
             if r is None:
                 continue
-            r |= {"peak_mib": alone(["peak", workload, compiler], options), "eager_peak_mib": eager_peak}
+            r |= {"peak_mib": alone(["peak", workload, compiler, mode], options), "eager_peak_mib": eager_peak}
             speed_ups.append(r["speed_up"])
-            print(row(r), flush=True)
+            print(line(r), flush=True)
             if options.json:
                 with open(options.json, "a") as file:
                     file.write(json.dumps(r) + "\n")
-    if len(speed_ups) > 1 and len(options.compilers) == 1:
+    if len(speed_ups) > 1 and len(options.compilers) == len(options.modes) == 1:
         print(f"| geomean | | | | {statistics.geometric_mean(speed_ups):.2f} | | | |")
     return int(failed)
 

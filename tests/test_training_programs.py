@@ -1833,12 +1833,13 @@ def group(rank, world, path):
         dist.destroy_process_group()
 
 
-def distributed_steps(compile, rank):
+def distributed_steps(compile, around, rank):
+    """Steps of DistributedDataParallel around a compiled model, or of a compiled one around a model."""
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
     m = net()
-    ddp = DistributedDataParallel(compile(m))
+    ddp = compile(DistributedDataParallel(m)) if around else DistributedDataParallel(compile(m))
     opt = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for i in range(4):
         opt.zero_grad()
@@ -1849,24 +1850,28 @@ def distributed_steps(compile, rank):
     return [p.detach() for p in m.parameters()], [p.grad for p in m.parameters()]
 
 
-def test_distributed_one_process(tmp_path):
+@pytest.mark.parametrize("around", [False, True])
+def test_distributed_one_process(tmp_path, around):
     runs = []
     for i, compile in enumerate((lambda f: f, ccompile.compile)):
         with group(0, 1, tmp_path / str(i)):
-            runs.append(distributed_steps(compile, 0))
+            runs.append(distributed_steps(compile, around, 0))
     alike(*runs, rtol=1e-4, atol=2e-5)
 
 
-def rank_of_two(rank, path, compiled, out):
+def rank_of_two(rank, path, compiled, around, out):
     with group(rank, 2, path):
         torch.set_num_threads(1)
-        torch.save(distributed_steps(ccompile.compile if compiled else lambda f: f, rank), f"{out}{rank}")
+        torch.save(distributed_steps(ccompile.compile if compiled else lambda f: f, around, rank), f"{out}{rank}")
 
 
 @pytest.mark.slow
 def test_distributed_two_processes(tmp_path):
     runs = []
-    for i in range(2):
-        torch.multiprocessing.spawn(rank_of_two, (str(tmp_path / f"group{i}"), bool(i), str(tmp_path / f"out{i}.")), 2)
-        runs.append([torch.load(tmp_path / f"out{i}.{rank}") for rank in range(2)])
-    alike(*runs, rtol=1e-4, atol=2e-5)
+    for compiled, around in ((False, False), (True, False), (True, True)):
+        name = f"{compiled}{around}"
+        arguments = (str(tmp_path / f"group{name}"), compiled, around, str(tmp_path / f"out{name}."))
+        torch.multiprocessing.spawn(rank_of_two, arguments, 2)
+        runs.append([torch.load(tmp_path / f"out{name}.{rank}") for rank in range(2)])
+    alike(runs[0], runs[1], rtol=1e-4, atol=2e-5)
+    alike(runs[0], runs[2], rtol=1e-4, atol=2e-5)
