@@ -225,8 +225,11 @@ static bool derive_node(Derive *d, int node, CcSegmentHost *host) {
             for (int k = 0; ok && k < n->n_out; k++) d->graph->val.at[n->out0 + k].type = out[k];
         }
     }
-    for (int v = n->out0; v < n->out0 + n->n_out; v++)
-        d->value[v] = !same_type(&d->graph->val.at[v].type, &d->t->graph->val.at[v].type);
+    for (int v = n->out0; v < n->out0 + n->n_out; v++) {
+        const CcType *was = &d->t->graph->val.at[v].type;
+        d->graph->val.at[v].type.requires_grad = was->requires_grad; /* stand-ins require none */
+        d->value[v] = !same_type(&d->graph->val.at[v].type, was);
+    }
     return ok;
 }
 
@@ -257,7 +260,7 @@ static void note_inputs(Derive *d) {
 
 CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     const CcTrace *t = s->trace;
-    if (t->needs_grad || t->scoped || off_cpu(t->graph)) return NULL;
+    if (t->scoped || off_cpu(t->graph)) return NULL;
     Derive d = {.s = s, .t = t, .x = x, .maker = &host->maker, .graph = cc_graph_copy(t->graph)};
     const size_t n_value = (size_t)t->graph->val.n, n_symbol = (size_t)t->symbol.n;
     d.value = cc_mem_get((n_value + n_symbol + (size_t)t->guards.g.n + 1) * sizeof *d.value);
@@ -276,6 +279,11 @@ CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     return ok ? d.graph : NULL;
 }
 
+static bool same_value(const CcType *a, const CcType *b) {
+    if (a->ndim < 0 || b->ndim < 0) return a->ndim < 0 && b->ndim < 0;
+    return same_type(a, b) && a->requires_grad == b->requires_grad;
+}
+
 /* Values of symbols that are not visible in nodes' operands are compared through the types that depend on them. */
 bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node) {
     for (int i = 0; i < a->node.n; i++) {
@@ -286,8 +294,7 @@ bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node) {
             same = o->kind == p->kind && o->value == p->value && o->i == p->i && memcmp(&o->f, &p->f, sizeof o->f) == 0;
         }
         for (int v = n->out0; same && v < n->out0 + n->n_out; v++)
-            same = (a->val.at[v].type.ndim < 0 && b->val.at[v].type.ndim < 0) ||
-                   same_type(&a->val.at[v].type, &b->val.at[v].type);
+            same = same_value(&a->val.at[v].type, &b->val.at[v].type);
         *node = i;
         if (!same) return false;
     }

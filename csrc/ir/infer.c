@@ -488,6 +488,159 @@ static bool rule_attention(const Ask *a) {
     return was_plain != was_heads || ndim != 4 || cc_type_same_layout(&plain, out);
 }
 
+/* Dropout takes the math path: a product of probabilities and v. */
+static bool rule_attention_dropout(const Ask *a) {
+    const CcType *q = in(a, CC_AT(attention_dropout, q)), *k = in(a, CC_AT(attention_dropout, k)),
+                 *v = in(a, CC_AT(attention_dropout, v)), *mask = in(a, CC_AT(attention_dropout, mask));
+    if (!q || !k || !v || (!mask && !none(a, CC_AT(attention_dropout, mask)))) return false;
+    const int ndim = q->ndim, row = ndim - 2, col = ndim - 1;
+    if (ndim < 3 || k->ndim != ndim || v->ndim != ndim || (mask && mask->ndim > ndim)) return false;
+    for (int d = 0; d < row; d++)
+        if (k->size[d] != q->size[d] || v->size[d] != q->size[d]) return false;
+    if (k->size[col] != q->size[col] || v->size[row] != k->size[row]) return false;
+    CcType scores = *q;
+    scores.size[col] = k->size[row];
+    for (int d = 0; mask && d < mask->ndim; d++) {
+        const int64_t size = mask->size[mask->ndim - 1 - d];
+        if (size != 1 && size != scores.size[col - d]) return false;
+    }
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, q->size, sizeof size);
+    size[col] = v->size[col];
+    return give(a->out, size, ndim);
+}
+
+/* ------------------------------------------------------------------ dropout, losses */
+
+/* A product with random numbers that lie as x does. For p = 0 torch returns x itself. */
+static bool rule_dropout(const Ask *a) {
+    CcIn_dropout own;
+    if (!cc_in_dropout(a->g, a->n, &own) || own.p.kind != CC_IN_FLOAT || !(own.p.f > 0 && own.p.f < 1)) return false;
+    return in(a, 0) && cc_type_dense(in(a, 0)) && pointwise(a, false);
+}
+
+/* A mean or sum over all samples; x: [C], [N, C] or [N, C, ...]. */
+static bool rule_loss(const Ask *a) {
+    const CcType *x = in(a, CC_AT(nll_loss, x)), *target = in(a, CC_AT(nll_loss, target)),
+                 *weight = in(a, CC_AT(nll_loss, weight));
+    if (!x || !target || x->ndim < 1 || a->n->n_out != 1 || a->out->ndim != 0) return false;
+    const int channels = x->ndim > 1 ? 1 : 0;
+    if (weight ? weight->ndim != 1 || weight->size[0] != x->size[channels] : !none(a, CC_AT(nll_loss, weight)))
+        return false;
+    if (target->dtype == x->dtype) return cc_type_same_shape(x, target); /* probabilities of classes */
+    if (target->ndim != x->ndim - 1) return false;
+    for (int d = 0; d < target->ndim; d++)
+        if (target->size[d] != x->size[d < channels ? d : d + 1]) return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------ images */
+
+static bool suggests_last(const CcType *t);
+
+/* Convolutions, pools and norms give contiguous results for these; other layouts depend on the kernel that torch
+ * chooses. */
+static bool is_plain_image(const CcType *t) {
+    if (t == NULL || suggests_last(t)) return false;
+    CcType plain = *t;
+    cc_type_make_contiguous(&plain); /* dims of size 1 with another stride count as well */
+    return cc_type_same_layout(t, &plain);
+}
+
+static bool same_operand(const Ask *a, int i) {
+    return in(a, i) ? was(a, i) && cc_type_same_layout(in(a, i), was(a, i)) : none(a, i);
+}
+
+/* x is [N, C, ...], and all other operands are as recorded. */
+static bool rule_image(const Ask *a) {
+    const CcType *x = in(a, 0), *old = was(a, 0);
+    if (!is_plain_image(x) || !is_plain_image(old) || x->ndim < 2 || x->ndim != old->ndim) return false;
+    if (x->size[1] != old->size[1]) return false;
+    for (int i = 1; i < a->n->n_in; i++)
+        if (operand(a, i)->kind == CC_IN_VALUE && !same_operand(a, i)) return false;
+    int64_t rest = 1; /* torch refuses one value a channel */
+    for (int d = 0; d < x->ndim; d++) rest *= d == 1 ? 1 : x->size[d];
+    return rest > 1 && x->ndim > 2 && rule_like(a);
+}
+
+typedef struct Window {
+    int64_t kernel, stride, padding, dilation;
+    bool ceil;
+} Window;
+
+/* pooling_output_shape; 0: the window does not fit. */
+static int64_t windows(int64_t size, const Window *w) {
+    const int64_t reach = w->dilation * (w->kernel - 1) + 1, room = size + 2 * w->padding - reach;
+    if (w->stride < 1 || room < 0) return 0;
+    const int64_t n = (room + (w->ceil ? w->stride - 1 : 0)) / w->stride + 1;
+    return w->ceil && (n - 1) * w->stride >= size + w->padding ? n - 1 : n;
+}
+
+static bool rule_conv(const Ask *a) {
+    const CcType *x = in(a, CC_AT(conv, x)), *old = was(a, CC_AT(conv, x)), *w = in(a, CC_AT(conv, weight));
+    CcIn_conv own;
+    if (!is_plain_image(x) || !old || x->ndim != old->ndim || !is_plain_image(w) || !cc_in_conv(a->g, a->n, &own))
+        return false;
+    if (!same_operand(a, CC_AT(conv, weight)) || !same_operand(a, CC_AT(conv, bias))) return false;
+    if (own.padding_after[0].kind != CC_IN_NONE) return false;
+    const int n = w->ndim - 2, first = x->ndim - n;
+    if (first < 1 || x->size[first - 1] != old->size[first - 1]) return false;
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, x->size, sizeof size);
+    size[first - 1] = w->size[0];
+    for (int d = 0; d < n; d++) {
+        const bool same = own.padding[d].i < 0;
+        const Window window = {w->size[2 + d], own.stride[d].i, same ? 0 : own.padding[d].i, own.dilation[d].i, false};
+        if (!same) size[first + d] = windows(x->size[first + d], &window);
+        if (size[first + d] < 1) return false;
+    }
+    return give(a->out, size, x->ndim);
+}
+
+/* The trailing dims are those of the windows, as many as `kernel` has. */
+static bool pool(const Ask *a, const CcOperand *kernel, const CcOperand *stride, const CcOperand *padding,
+                 const CcOperand *dilation, const CcOperand *ceil) {
+    const CcType *x = in(a, 0);
+    int n = 0;
+    while (n < CC_SPATIAL && kernel[n].kind == CC_IN_INT) n++;
+    if (!is_plain_image(x) || n < 1 || x->ndim <= n || ceil->kind != CC_IN_BOOL) return false;
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, x->size, sizeof size);
+    for (int d = 0; d < n; d++) {
+        Window w = {kernel[d].i, stride[d].i, padding[d].i, dilation != NULL ? dilation[d].i : 1, ceil->i != 0};
+        if (w.stride == 0) w.stride = w.kernel;
+        if (w.kernel < 1 || w.dilation < 1 || w.padding < 0 || 2 * w.padding > w.kernel) return false;
+        size[x->ndim - n + d] = windows(x->size[x->ndim - n + d], &w);
+    }
+    for (int k = 0; k < a->n->n_out; k++)
+        if (!give(&a->out[k], size, x->ndim)) return false;
+    return a->n->n_out > 0;
+}
+
+static bool rule_max_pool(const Ask *a) {
+    CcIn_max_pool own;
+    return cc_in_max_pool(a->g, a->n, &own) &&
+           pool(a, own.kernel, own.stride, own.padding, own.dilation, &own.ceil_mode);
+}
+
+static bool rule_avg_pool(const Ask *a) {
+    CcIn_avg_pool own;
+    return cc_in_avg_pool(a->g, a->n, &own) && pool(a, own.kernel, own.stride, own.padding, NULL, &own.ceil_mode);
+}
+
+static bool rule_adaptive_avg_pool(const Ask *a) {
+    CcIn_adaptive_avg_pool own;
+    const CcType *x = in(a, 0);
+    int n = 0;
+    if (!is_plain_image(x) || !cc_in_adaptive_avg_pool(a->g, a->n, &own)) return false;
+    while (n < CC_SPATIAL && own.size[n].kind == CC_IN_INT) n++;
+    if (n < 1 || x->ndim <= n) return false;
+    int64_t size[CC_MAX_DIMS];
+    memcpy(size, x->size, sizeof size);
+    for (int d = 0; d < n; d++) size[x->ndim - n + d] = own.size[d].i;
+    return give(a->out, size, x->ndim);
+}
+
 /* ------------------------------------------------------------------ joins */
 
 /* TensorImpl's is_channels_last_strides_2d, 3d, which suggest_memory_format reads. */
@@ -591,7 +744,7 @@ static bool usual(const CcType *t) { return t->ndim >= 0 && cc_type_numel(t) > 0
 bool cc_infer_node(const CcGraph *g, int node, const CcGraph *recorded, CcType *out) {
     const Ask a = {g, recorded, &g->node.at[node], &recorded->node.at[node], out};
     if (!RULE[a.n->op] || a.n->n_out != a.old->n_out || a.n->op != a.old->op) return false;
-    if (a.n->flags & (CC_N_RANDOM | CC_N_EFFECT)) return false;
+    if (a.n->flags & CC_N_EFFECT) return false;
     for (int i = 0; i < a.n->n_in; i++)
         if (in(&a, i) && !usual(in(&a, i)) && !(a.n->op == CC_OP_cat && skips(in(&a, i)))) return false;
     for (int k = 0; k < a.n->n_out; k++) out[k] = recorded->val.at[a.old->out0 + k].type;

@@ -105,14 +105,20 @@ static void make_rigid(CcRec *rec, const char *why) {
     }
 }
 
+/* Whether a node's write can be undone: autograd does not see it (cc_undo_of). Of a norm's operands, only running
+ * statistics are written, which require no gradient. */
+static bool undoable_write(const CcTrace *t, const CcNode *n) {
+    return !t->needs_grad || t->node.at[n->host].undo != CC_UNDO_NOT ||
+           (n->op != CC_OP_host && cc_op_info((CcOpId)n->op)->kind == CC_K_NORM);
+}
+
 /* Whether everything that nodes do can be undone: writes that autograd does not see, and random numbers on the CPU. */
 static bool undoable(const CcTrace *t) {
     for (int i = 0; i < t->graph->node.n; i++) {
         const CcNode *n = &t->graph->node.at[i];
         const CcAction *a = &t->node.at[n->host];
         if (a->state || a->form == CC_F_ASSERT) continue;
-        if (n->flags & CC_N_EFFECT || (n->flags & CC_N_WRITES && t->needs_grad && a->undo != CC_UNDO_LOCAL))
-            return false;
+        if (n->flags & CC_N_EFFECT || (n->flags & CC_N_WRITES && !undoable_write(t, n))) return false;
         if (n->flags & CC_N_RANDOM && (n->n_out == 0 || t->graph->val.at[n->out0].type.device != 1)) return false;
     }
     return true;
