@@ -288,6 +288,139 @@ def allow_unused(compile):
 
 
 @program
+def freed_one_by_one(compile):
+    """A backward through one result, then through another: raises only if they share a node that saves tensors."""
+    fs = {
+        "disjoint": lambda x, w, b: ((x * 2).sin() * 3 + 1, (w * 2).cos() * 3 + 1),
+        "one leaf": lambda x, w, b: ((x * b).sin() * 3 + 1, (w * b).cos() * 3 + 1),
+        "one sum": lambda x, w, b: (lambda h: (h.sin() * 3 * b, h.cos() * 3 * b))(x + b + 1),
+        "one exp": lambda x, w, b: (lambda h: (h.sin() * 3 * b, h.cos() * 3 * b))((x * 2 + b).exp()),
+        "one view": lambda x, w, b: (lambda h: (h.sin() * 3 * 2, h.cos() * 3 * 2))((x + b).view(8, 6)),
+        "detached": lambda x, w, b: (lambda h: (h.sin() * 3 * b, (h.detach() * w[0]).exp().sin() * 2))((x * 2 + b).exp()),
+        "nothing saved": lambda x, w, b: ((x * 2 + 1 - b).sum() * 3, (x - b + 1) * 2),
+        "joined": lambda x, w, b: (torch.cat([x, x * 2]).sum(0) * 3 - b, (x - b + 1) * 2),
+        "one of the other": lambda x, w, b: (lambda h: (h, h.sin() * b * 2))((x * 2 + b).exp() + 1),
+        "three": lambda x, w, b: (lambda h, k: (h.sin() * 2 + k.cos(), h.cos() * 3 + 1, k.sin() * 2 + 1))((x * b).exp(), (x * w[0]).exp()),
+        "means": lambda x, w, b: ((x * 2).mean(1) * 3 - b, x.sum(1) * 2 + b),
+        "linear": lambda x, w, b: (F.linear(x, w, b) * 2 + 1, (b * 3 - 1) * 2),
+    }
+    out = []
+    for name, f in fs.items():
+        fn = compile(f)
+        for i in range(3):
+            for order in ((0, 1), (1, 0), (0, 0), (1, 1)) + (((2, 1), (1, 2, 0)) if name == "three" else ()):
+                args = leaves(seed=i)
+                y = fn(*args)
+                errors = [attempt(lambda k=k, y=y: y[k].sum().backward()) for k in order]
+                # where one raises, what was added up before it depends on the order of nodes
+                out.append((name, order, errors, [a.grad for a in args] if not any(errors) else None))
+    return out
+
+
+@program
+def nothing_is_freed(compile):
+    """A second backward raises only if something was saved."""
+    fs = {
+        "sums": lambda x, w, b: (x + 1 - b) - x,
+        "factors": lambda x, w, b: x * 2 * 3 - b,
+        "views": lambda x, w, b: (x.transpose(1, 2).reshape(8, 6) + b) - 1,
+        "joins": lambda x, w, b: torch.stack([x, x + b]) + torch.cat([x - 1, b.expand(2, 4, 6)]).sum(),
+        "means": lambda x, w, b: (x.mean(1) - b).sum(0) + b,
+        "exp": lambda x, w, b: (x + 2).exp() + b,
+        "product": lambda x, w, b: (x + 1) @ (w.detach() + 2) + b,
+    }
+    out = []
+    for name, f in fs.items():
+        fn = compile(f)
+        for i in range(3):
+            args = leaves(seed=i)
+            y = fn(*args).sum()
+            errors = [attempt(lambda y=y: y.backward()) for _ in range(2)]
+            out.append((name, errors, [a.grad for a in args] if not any(errors) else None))
+    return out
+
+
+@program
+def actor_and_critic(compile):
+    """Two losses of which one reads the other's network detached; each has its own backward and optimiser."""
+    actor, critic = (nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, n)) for n in (3, 1))
+    optimisers = [torch.optim.SGD(m.parameters(), 0.1) for m in (actor, critic)]
+
+    def losses(state, action, reward):
+        value = critic(state).squeeze(-1)
+        chosen = torch.log_softmax(actor(state), -1).gather(1, action[:, None]).squeeze(1)
+        return -(chosen * (reward - value.detach())).mean(), F.mse_loss(value, reward)
+
+    fn = compile(losses)
+
+    def step(i):
+        g = torch.Generator().manual_seed(i)
+        both = fn(torch.randn(5, 6, generator=g), torch.randint(0, 3, (5,), generator=g), torch.randn(5, generator=g))
+        for loss, optimiser in zip(both, optimisers):
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        return both, [p.grad.clone() for m in (actor, critic) for p in m.parameters()]
+
+    return three(step)
+
+
+@program
+def hooks_of_the_other_head(compile):
+    """A backward through one head calls no hook of the other's parameters and inputs."""
+    trunk = nn.Linear(6, 8)
+    heads = [nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, n), nn.Sigmoid()) for n in (3, 2)]
+    every = nn.ModuleList([trunk, *heads])
+    seen = []
+    for name, p in every.named_parameters():
+        p.register_hook(lambda g, name=name: seen.append(name) or g.clamp(-1, 1))
+
+    def f(x, z):
+        h = F.gelu(trunk(x)) * 1.5
+        return heads[0](h), heads[1](h * z)
+
+    fn = compile(f)
+
+    def step(i):
+        seen.clear()
+        x, z = leaves(seed=i, shapes=((3, 6), (3, 8)))
+        q = z.exp()
+        q.register_hook(lambda g: seen.append("q") or g * 2)
+        y = fn(x, q)
+        y[i % 2].sum().backward()
+        out = sorted(seen), attempt(lambda: q.sum().backward()), x.grad, z.grad, [p.grad for p in every.parameters()]
+        every.zero_grad()
+        return out
+
+    return three(step)
+
+
+@program
+def a_loss_of_two_players(compile):
+    """Generator and critic in one compiled step."""
+    made, judge = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6)), nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1))
+    one, two = torch.optim.SGD(made.parameters(), 0.1), torch.optim.SGD(judge.parameters(), 0.1)
+
+    @compile
+    def train(real, z):
+        two.zero_grad()
+        fake = made(z)
+        loss = F.softplus(-judge(real)).mean() + F.softplus(judge(fake.detach())).mean()
+        loss.backward()
+        two.step()
+        one.zero_grad()
+        F.softplus(-judge(fake)).mean().backward()
+        one.step()
+        return loss.detach()
+
+    def step(i):
+        g = torch.Generator().manual_seed(i)
+        return train(torch.randn(5, 6, generator=g), torch.randn(5, 4, generator=g)), [p.detach().clone() for m in (made, judge) for p in m.parameters()]
+
+    return three(step)
+
+
+@program
 def batched_gradients(compile):
     fn = compile(body)
 

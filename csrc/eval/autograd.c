@@ -16,6 +16,7 @@ static const char *const CAPSULE = "ccompile.autograd";
 typedef struct Node {
     const CcAutogradKind *kind;
     void *run;
+    bool frees;
 } Node;
 
 static Node *node_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, CAPSULE); }
@@ -65,6 +66,7 @@ static PyObject *forward(PyObject *self, PyObject *args) {
     if (n == NULL) return NULL;
     CcAutogradResults r = {0};
     PyObject *out = n->kind->forward(n->run, &r) == 0 ? results(ctx, capsule, &r) : NULL;
+    n->frees = r.frees;
     for (int i = 0; i < r.out.n; i++) Py_DECREF(r.out.at[i]);
     for (int i = 0; i < r.saved.n; i++) Py_DECREF(r.saved.at[i]);
     cc_vec_free(&r.out);
@@ -75,7 +77,7 @@ static PyObject *forward(PyObject *self, PyObject *args) {
 
 int cc_autograd_apply(const CcAutogradKind *kind, void *run, PyObject *const *in, int n_in, PyObject **out, int n_out) {
     Node *n = cc_mem_get(sizeof *n);
-    *n = (Node){kind, run};
+    *n = (Node){kind, run, false};
     PyObject *capsule = PyCapsule_New(n, CAPSULE, free_node);
     if (capsule == NULL) {
         kind->free(run);
@@ -122,7 +124,8 @@ static PyObject *run_backward(Node *n, PyObject **saved, PyObject *needs, PyObje
 
 /* The saved tensors, new references, and their number. Without retain_graph they are the last ones. NULL with an error
  * set. */
-static PyObject **take_saved(PyObject *ctx, int *n) {
+static PyObject **take_saved(PyObject *ctx, const Node *node, int *n) {
+    if (!node->frees) return cc_mem_get(sizeof(PyObject *));
     PyObject *tuple = PyObject_GetAttr(ctx, A.str_saved), *r;
     if (tuple == NULL) return NULL;
     PyObject **saved = cc_mem_get(sizeof *saved * (size_t)PyTuple_GET_SIZE(tuple));
@@ -141,7 +144,7 @@ static PyObject *backward(PyObject *self, PyObject *args) {
     PyObject *capsule = PyObject_GetAttr(ctx, A.str_run), *needs = PyObject_GetAttr(ctx, A.str_needs), *r = NULL;
     Node *n = capsule != NULL && needs != NULL ? node_of(capsule) : NULL;
     int n_saved = 0;
-    PyObject **saved = n != NULL ? take_saved(ctx, &n_saved) : NULL;
+    PyObject **saved = n != NULL ? take_saved(ctx, n, &n_saved) : NULL;
     if (saved != NULL) r = run_backward(n, saved, needs, &PyTuple_GET_ITEM(args, 1));
     for (int i = 0; i < n_saved; i++) Py_XDECREF(saved[i]);
     free(saved);

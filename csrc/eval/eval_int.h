@@ -141,6 +141,7 @@ void cc_segment_free(CcSegment *s);
 typedef struct CcAutogradResults {
     CC_VEC(PyObject *) out, saved; /* new references; inputs and outputs may be saved */
     CC_VEC(bool) differentiable;   /* [out] */
+    bool frees;                    /* a second backward without retain_graph raises */
 } CcAutogradResults;
 typedef struct CcAutogradKind {
     /* Runs with grad mode off. 0, or -1 with an error set; what is in *r is released in any case. */

@@ -20,7 +20,7 @@ typedef struct Stage {
     const CcJoint *joint; /* of the first backward, which has all gradients: `saved` and the forward are those of all */
     CcPlan *forward;
     CC_VEC(Backward *) backward;
-    CC_VEC(int) diff; /* indices into cut->in: inputs that may require gradients */
+    CC_VEC(int) diff; /* indices into cut->in: inputs that gradients flow to */
     int last_write;   /* index into cut->node; 0: there is none */
     /* for torchgrad.c */
     GuardIds source;      /* objects that nodes take, other than tensors */

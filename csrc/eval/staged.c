@@ -193,6 +193,7 @@ static int forward(void *at, CcAutogradResults *r) {
         cc_vec_push(&r->saved, Py_NewRef(value[s->joint->saved.at[k]]));
     cc_staged_drop(value, s->joint->forward->val.n);
     const int kept = status == 0 ? cc_torchgrad_keep(run, r) : status;
+    r->frees = s->cut->frees || r->saved.n > 0;
     cc_vec_free(&run->in);
     return kept;
 }

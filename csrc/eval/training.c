@@ -200,10 +200,29 @@ static const Backward *whole_backward(const CcTraining *t, Stage *s) {
     return b;
 }
 
+/* Lists the inputs that gradients flow to. One that is only detached, or compared, is not among them: autograd would go
+ * through what it was computed from, and free it, for a gradient that does not exist. */
+static void find_differentiable(const CcTraining *t, Stage *s) {
+    const CcGraph *g = t->graph;
+    bool *flows = cc_mem_get((size_t)g->val.n + 1);
+    for (int k = 0; k < s->cut->out.n; k++) flows[s->cut->out.at[k]] = true;
+    for (int i = s->cut->node.n - 1; i >= 0; i--) {
+        const CcNode *n = &g->node.at[s->cut->node.at[i]];
+        bool any = false;
+        for (int k = 0; k < n->n_out; k++) any = any || (flows[n->out0 + k] && cc_rules_needs(g, n->out0 + k));
+        for (int k = 0; any && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind == CC_IN_VALUE) flows[o->value] = true;
+        }
+    }
+    for (int k = 0; k < s->cut->in.n; k++)
+        if (flows[s->cut->in.at[k]] && cc_rules_needs(g, s->cut->in.at[k])) cc_vec_push(&s->diff, k);
+    free(flows);
+}
+
 /* Makes the plans of the forward and of the whole backward. */
 static bool prepare(const CcTraining *t, Stage *s) {
-    for (int k = 0; k < s->cut->in.n; k++)
-        if (cc_rules_needs(t->graph, s->cut->in.at[k])) cc_vec_push(&s->diff, k);
+    find_differentiable(t, s);
     for (int i = 0; i < s->cut->node.n; i++) {
         const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
         if (n->flags & CC_N_WRITES) s->last_write = i;

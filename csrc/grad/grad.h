@@ -17,6 +17,7 @@ typedef struct CcStage {
     CC_VEC(int) node;
     CC_VEC(int) in;  /* values that it reads and does not make */
     CC_VEC(int) out; /* values that it makes and others read */
+    bool frees;      /* eager saves tensors for its backward, so that it can't go through it twice */
 } CcStage;
 typedef struct CcStageStep {
     int node;  /* the host runs this node; -1: a stage */
@@ -29,7 +30,8 @@ typedef struct CcStages {
 
 /* Cuts the graph. host[node]: the host must run this node; stages consist of others. No output of a stage is computed
  * from another output of the same stage: autograd treats all outputs of a node alike, so a gradient of one with
- * respect to the other, or a hook on it, would get a wrong gradient. */
+ * respect to the other, or a hook on it, would get a wrong gradient. And a backward through one output goes through
+ * what another one depends on only if eager's does (apart.c). */
 void cc_stage_split(const CcGraph *g, const bool *host, CcStages *out);
 void cc_stage_free(CcStages *s);
 

@@ -85,5 +85,22 @@ void cc_attention_lower(CcGraph *g);
 /* Appends the backward of a node: adds to the gradients of its operands, given those of its results. False: there is
  * no rule; what was appended is not read. */
 bool cc_rules_apply(Adjoint *a, int node);
+/* Does eager save tensors for the node's backward, which it frees behind it? */
+bool cc_rules_saves(const CcGraph *g, int node);
+
+/* ---- apart.c: parts of a stage that autograd goes through one by one ---- */
+typedef struct CcParts {
+    const CcGraph *g;
+    int words;         /* of a set of results */
+    uint64_t *results; /* [value] NULL: not found yet */
+    bool *unknown;     /* [value] */
+    uint8_t *saves;    /* [node] */
+} CcParts;
+void cc_apart_free(CcParts *p);
+/* Divides a stage: part[node], from 0 in the order in which they have to run. -> number of parts; 0: values were exposed,
+ * and stages have to be cut again */
+int cc_apart_divide(CcParts *p, const CcStage *s, bool *exposed, int *part);
+/* CcStage.frees of a part. */
+bool cc_apart_frees(CcParts *p, const CcStage *s);
 
 #endif

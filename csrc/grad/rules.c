@@ -541,24 +541,56 @@ static CcGraph *alone(const CcGraph *g, const CcNode *n) {
     return out;
 }
 
-bool cc_rules_take(const CcGraph *g, int node) {
-    Adjoint a = {.g = alone(g, &g->node.at[node]), .before = -1};
-    const int last = a.g->node.n - 1;
-    const CcNode n = a.g->node.at[last];
-    a.n_val = a.g->val.n;
-    a.grad = cc_mem_get(sizeof *a.grad * ((size_t)a.n_val + 1));
-    a.wanted = cc_mem_get((size_t)a.n_val + 1);
-    for (int v = 0; v < a.n_val; v++) {
-        a.grad[v] = -1;
-        a.wanted[v] = cc_rules_needs(a.g, v);
+/* The backward of a node alone. *n_forward: nodes before it */
+static bool differentiate(const CcGraph *g, const CcNode *node, Adjoint *a, int *n_forward) {
+    *a = (Adjoint){.g = alone(g, node), .before = -1};
+    const int last = a->g->node.n - 1;
+    const CcNode n = a->g->node.at[last];
+    *n_forward = last + 1;
+    a->n_val = a->g->val.n;
+    a->grad = cc_mem_get(sizeof *a->grad * ((size_t)a->n_val + 1));
+    a->wanted = cc_mem_get((size_t)a->n_val + 1);
+    for (int v = 0; v < a->n_val; v++) {
+        a->grad[v] = -1;
+        a->wanted[v] = cc_rules_needs(a->g, v);
     }
     for (int k = 0; k < n.n_out; k++) {
-        const CcType t = cc_adjoint_dense(type_of(&a, n.out0 + k));
-        if (a.wanted[n.out0 + k]) a.grad[n.out0 + k] = cc_graph_input(a.g, &t);
+        const CcType t = cc_adjoint_dense(type_of(a, n.out0 + k));
+        if (a->wanted[n.out0 + k]) a->grad[n.out0 + k] = cc_graph_input(a->g, &t);
     }
-    const bool takes = cc_rules_apply(&a, last);
-    cc_graph_free(a.g);
-    free(a.grad);
-    free(a.wanted);
+    return cc_rules_apply(a, last);
+}
+
+static void drop(Adjoint *a) {
+    cc_graph_free(a->g);
+    free(a->grad);
+    free(a->wanted);
+}
+
+bool cc_rules_take(const CcGraph *g, int node) {
+    Adjoint a;
+    int n_forward;
+    const bool takes = differentiate(g, &g->node.at[node], &a, &n_forward);
+    drop(&a);
     return takes;
+}
+
+/* Ops for which eager saves a tensor that no derivative here reads: a factor that is a number, or x for its sizes. */
+static bool saves_unread(const CcGraph *g, const CcNode *n) {
+    if (n->op == CC_OP_avg_pool || n->op == CC_OP_adaptive_avg_pool) return true;
+    return (n->op == CC_OP_mul || n->op == CC_OP_div) && cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE;
+}
+
+bool cc_rules_saves(const CcGraph *g, int node) {
+    Adjoint a;
+    int n_forward;
+    bool reads = false;
+    differentiate(g, &g->node.at[node], &a, &n_forward);
+    for (int i = n_forward; i < a.g->node.n && !reads; i++)
+        for (int k = 0; k < a.g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(a.g, &a.g->node.at[i], k);
+            reads = reads || (o->kind == CC_IN_VALUE && o->value < a.n_val);
+        }
+    drop(&a);
+    return reads || saves_unread(g, &g->node.at[node]);
 }

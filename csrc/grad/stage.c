@@ -7,7 +7,7 @@
  *
  * A stage gives all its gradients at its end. One with large parameters is cut where a single value crosses, so that
  * autograd can add up, and DistributedDataParallel send, the gradients of its later part while the earlier one runs. */
-#include "grad.h"
+#include "grad_int.h"
 
 enum { ENOUGH_BYTES = 32 << 20 }; /* of gradients, in a stage; DistributedDataParallel's buckets have 25 MiB */
 
@@ -19,6 +19,7 @@ typedef struct Cut {
     int least;     /* level of the last barrier */
     int random;    /* level of the last random node */
     int most;      /* greatest level so far */
+    CcParts parts;
 } Cut;
 
 static void find_exposed(Cut *c) {
@@ -197,10 +198,9 @@ static bool expose_all_waists(Cut *c, const CcStages *s) {
     return any;
 }
 
-static void cut(Cut *c, CcStages *out) {
+/* Makes the stages from the levels. */
+static void list_stages(const Cut *c, CcStages *out) {
     const CcGraph *g = c->g;
-    c->least = c->random = c->most = 0;
-    for (int i = 0; i < g->node.n; i++) place(c, i);
     for (int level = 0; level <= c->most; level++) cc_vec_push(&out->stage, (CcStage){0});
     for (int i = 0; i < g->node.n; i++)
         if (!c->host[i]) cc_vec_push(&out->stage.at[c->level[i]].node, i);
@@ -210,8 +210,46 @@ static void cut(Cut *c, CcStages *out) {
     find_outputs(c, out);
 }
 
+static void cut(Cut *c, CcStages *out) {
+    c->least = c->random = c->most = 0;
+    for (int i = 0; i < c->g->node.n; i++) place(c, i);
+    list_stages(c, out);
+}
+
 static void settle(Cut *c, CcStages *out) {
     for (cut(c, out); expose_more(c, out); cut(c, out)) cc_stage_free(out);
+}
+
+/* Makes a level of each part of a stage; first[level]: of its first part. */
+static void renumber(Cut *c, const int *part, const int *first) {
+    for (int i = 0; i < c->g->node.n; i++) c->level[i] = first[c->level[i]] + (c->host[i] ? 0 : part[i]);
+    c->most = first[c->most];
+}
+
+/* False: values were exposed. */
+static bool divide(Cut *c, CcStages *out) {
+    int *part = cc_mem_get(sizeof *part * ((size_t)c->g->node.n + 1));
+    int *first = cc_mem_get(sizeof *first * ((size_t)c->most + 2));
+    bool settled = true, several = false;
+    for (int level = 0; level <= c->most; level++) {
+        const int n = cc_apart_divide(&c->parts, &out->stage.at[level], c->exposed, part);
+        first[level + 1] = first[level] + CC_MAX(n, 1);
+        settled = settled && n > 0;
+        several = several || n > 1;
+    }
+    if (settled && several) {
+        renumber(c, part, first);
+        cc_stage_free(out);
+        list_stages(c, out);
+    }
+    free(part);
+    free(first);
+    return settled;
+}
+
+static void divide_stages(Cut *c, CcStages *out) {
+    for (; !divide(c, out); settle(c, out)) cc_stage_free(out);
+    for (int i = 0; i < out->stage.n; i++) out->stage.at[i].frees = cc_apart_frees(&c->parts, &out->stage.at[i]);
 }
 
 static void list_steps(const Cut *c, CcStages *out) {
@@ -223,7 +261,7 @@ static void list_steps(const Cut *c, CcStages *out) {
 }
 
 void cc_stage_split(const CcGraph *g, const bool *host, CcStages *out) {
-    Cut c = {.g = g, .host = host};
+    Cut c = {.g = g, .host = host, .parts = {.g = g}};
     c.exposed = cc_mem_get((size_t)g->val.n + 1);
     c.level = cc_mem_get(sizeof *c.level * ((size_t)g->node.n + 1));
     find_exposed(&c);
@@ -233,7 +271,9 @@ void cc_stage_split(const CcGraph *g, const bool *host, CcStages *out) {
         cc_stage_free(out);
         settle(&c, out);
     }
+    divide_stages(&c, out);
     list_steps(&c, out);
+    cc_apart_free(&c.parts);
     free(c.exposed);
     free(c.level);
 }
