@@ -95,6 +95,7 @@ def class_losses():
         yield op, rowwise(lambda x, t, m, p=p: F.multi_margin_loss(x, t, p, m, reduction="none")), (*picked, 0.7)
     yield ("cosine_target", lambda x, y, _, t, m: F.cosine_embedding_loss(x, y, t[:, 0], m, reduction="none").unsqueeze(1),
            ("t", "t", 1, "y", 0.3))  # fmt: skip
+    yield "nll_class", lambda x, _, t: F.nll_loss(x, t[:, 0], reduction="none").unsqueeze(1), ("t", 1, "c")
     yield "nll_whole", lambda x, _: -x.log_softmax(1).sum(1, True), ("t", 1)
     yield "nll_whole", lambda x, _, w: -(x.log_softmax(1) * w).sum(1, True), ("t", 1, "w")
     yield "nll_soft", lambda x, _, t: F.cross_entropy(x, t, reduction="none").unsqueeze(1), ("t", 1, "s")
@@ -238,7 +239,7 @@ NO_DERIVATIVE = {
     **dict.fromkeys("so_far_max so_far_min".split(), "scatters, with the indices of cummax"),
     **dict.fromkeys("cumsum cumprod logcumsumexp".split(), "scans from the other end"),
     "running": "running statistics have no gradient",
-    **dict.fromkeys("class_grad batch_dx batch_dw".split(), "a derivative itself"),
+    **dict.fromkeys("batch_dx batch_dw".split(), "a derivative itself"),
 }
 
 

@@ -3,6 +3,7 @@
 
 /* form: the arguments in order.
  *   .       the operands of the next spec of the op's row: a tensor, a number or None; a list where the row has INTS
+ *   t e     the tensors among the operands, as a list; the characters behind them, as text
  *   N 0 1   None, False, True
  *   z       a list of zeros, one for each spatial dim
  *   o r     sizes of the spatial dims of operand 0; all sizes of the result
@@ -15,6 +16,7 @@ typedef struct Aten {
 } Aten;
 
 static const Aten ATEN[] = {
+    {CC_OP_einsum, "einsum", "et", 0},
     {CC_OP_conv_dx, "convolution_backward", "...N...0z.[100]", 0},
     {CC_OP_conv_dw, "convolution_backward", "...N...0z.[010]", 1},
     {CC_OP_conv_transpose_dx, "convolution_backward", "...N...1..[100]", 0},
@@ -86,12 +88,34 @@ static PyObject *next_operands(Call *c) {
     return list;
 }
 
+static PyObject *tensors(const Call *c) {
+    PyObject *list = PyList_New(0);
+    for (int k = 0; list != NULL && k < c->n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(c->g, c->n, k);
+        if (o->kind == CC_IN_VALUE && PyList_Append(list, c->value[o->value]) < 0) Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *text(const Call *c) {
+    CcSbuf s = {0};
+    for (int k = 0; k < c->n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(c->g, c->n, k);
+        if (o->kind == CC_IN_INT) cc_sbuf_add(&s, "%c", (char)o->i);
+    }
+    PyObject *r = PyUnicode_FromString(cc_sbuf_text(&s));
+    cc_sbuf_free(&s);
+    return r;
+}
+
 static PyObject *arguments(Call *c);
 
 static PyObject *next_argument(Call *c) {
     const CcType *t = &c->g->val.at[cc_graph_source(c->g, c->n)].type;
     switch (*c->form++) {
     case '.': return next_operands(c);
+    case 't': return tensors(c);
+    case 'e': return text(c);
     case '0': return Py_NewRef(Py_False);
     case '1': return Py_NewRef(Py_True);
     case 'z': return zeros(spatial_dims(c->g, c->n));

@@ -5,10 +5,11 @@
 #include "grad.h"
 
 typedef struct Adjoint {
-    CcGraph *g;   /* the stage's nodes, then nodes of the backward */
-    int *grad;    /* [value of the given graph] its gradient so far, a value; -1: none */
-    bool *wanted; /* [value of the given graph] its gradient is needed */
-    int n_val;    /* number of values of the given graph */
+    CcGraph *g; /* the stage's nodes, then nodes of the backward */
+    /* [value] of the given graph, and of nodes that compose.c has differentiated since */
+    int *grad;    /* its gradient so far, a value; -1: none */
+    bool *wanted; /* its gradient is needed */
+    int n_val;    /* length of these */
     int before;   /* new nodes are inserted before this one (cc_edit_insert); -1: appended */
 } Adjoint;
 
@@ -63,6 +64,12 @@ bool cc_spatial_interpolation(Adjoint *a, const CcNode *n);
 bool cc_spatial_group_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_pad(Adjoint *a, const CcNode *n);
+
+/* ---- sums.c ---- */
+bool cc_sums_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+
+/* ---- compose.c ---- */
+bool cc_compose_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 
 /* ---- moves.c ---- */
 bool cc_moves_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */

@@ -66,11 +66,11 @@ static bool takes(const CcType *x, int d, int64_t size, int64_t stride, Taken *t
     return t->step > 0 && t->from + (size - 1) * t->step < x->size[d];
 }
 
-/* Dims of size 1 of the result are no matter: an index drops a dim, None adds one. If a dim of the result could be that
+/* Dims of size 1 of the result are no matter: an index drops a dim, None adds one. First indices of 0 need not be
+ * named. If a dim of the result could be that
  * of two dims of x, both lead to the same elements. */
 static bool find_taken(const Adjoint *a, const CcNode *n, int x, Taken *out) {
     const CcType *t = type_of(a, x), *y = type_of(a, n->out0);
-    bool named[CC_MAX_DIMS] = {false};
     int e = 0;
     for (int d = 0; d < t->ndim; d++) out[d] = (Taken){0, 1, 1};
     for (int i = 1; i + 1 < n->n_in; i += 2) {
@@ -78,7 +78,6 @@ static bool find_taken(const Adjoint *a, const CcNode *n, int x, Taken *out) {
         const CcOperand *at = cc_graph_operand(a->g, n, i + 1);
         if (d < 0 || at->kind != CC_IN_INT) return false;
         out[d].from = at->i < 0 ? at->i + t->size[d] : at->i;
-        named[d] = true;
     }
     for (int d = 0; d < t->ndim; d++) {
         while (e < y->ndim && y->size[e] == 1) e++;
@@ -86,7 +85,6 @@ static bool find_taken(const Adjoint *a, const CcNode *n, int x, Taken *out) {
             e++;
             continue;
         }
-        if (!named[d] && t->size[d] != 1) return false;
         out[d] = (Taken){out[d].from, 1, 1};
     }
     while (e < y->ndim && y->size[e] == 1) e++;

@@ -1,5 +1,5 @@
 /* rules: the backward of each op, as nodes of ops.def. Pointwise ops, reductions and norms have derivative rows
- * (CC_OPGRAD); the others are written here: views, joins, casts, products and losses of classes.
+ * (CC_OPGRAD); the others are written here: views, joins, casts and products.
  *
  * A gradient has the shape and dtype of its value, and any strides. An operand that was broadcast gets the sum over the
  * dims in which it was. */
@@ -401,42 +401,6 @@ static bool inner(Adjoint *a, const CcNode *n) {
     return true;
 }
 
-/* ------------------------------------------------------------------ losses of classes */
-
-enum { LOSS_NONE, LOSS_MEAN, LOSS_SUM };
-
-/* cross_entropy(x [N, C], classes [N]): (softmax(x) - one_hot(class)) * grad, divided by the number of rows that count
- * where the loss is a mean; rows of the ignored class are 0. */
-static bool cross_entropy(Adjoint *a, const CcNode *n) {
-    CcIn_cross_entropy in;
-    if (!cc_in_cross_entropy(a->g, n, &in) || in.weight.kind != CC_IN_NONE) return false;
-    const CcType x = cc_adjoint_dense(type_of(a, in.x.value)), *t = type_of(a, in.target.value);
-    const double smoothing = in.smoothing.kind == CC_IN_FLOAT ? in.smoothing.f : (double)in.smoothing.i;
-    if (x.ndim != 2 || t->ndim != 1 || is_float(t) || smoothing != 0) return false;
-    CcType column = x, one = x;
-    column.size[1] = one.size[0] = one.size[1] = 1;
-    cc_type_make_contiguous(&column);
-    cc_type_make_contiguous(&one);
-    CcType classes = *t;
-    classes.ndim = 2;
-    classes.size[1] = classes.stride[1] = 1;
-    const CcOperand target = value_of(make(a, view, &classes, .x = in.target));
-    int scale = a->grad[n->out0];
-    if (in.reduction.i == LOSS_NONE) scale = cc_adjoint_reshaped(a, scale, &column);
-    else scale = cc_adjoint_reshaped(a, scale, &one);
-    if (in.reduction.i == LOSS_MEAN) {
-        CcType flags = cc_adjoint_dense(&classes);
-        flags.dtype = CC_DT_BOOL;
-        const int counts = emit(a, CC_OP_ne, &flags, target, in.ignored);
-        const int count = emit(a, CC_OP_count_nonzero, &one, value_of(counts), int_of(3));
-        scale = emit(a, CC_OP_div, &one, value_of(scale), value_of(count));
-    }
-    scale = emit(a, CC_OP_unless, &column, value_of(scale), target, in.ignored);
-    cc_adjoint_add(a, in.x.value,
-                   make(a, class_grad, &x, .x = in.x, .dims = int_of(1), .target = target, .scale = value_of(scale)));
-    return true;
-}
-
 /* ------------------------------------------------------------------ rows at indices */
 
 /* A call with sparse=True has neither of the last operands. */
@@ -470,9 +434,12 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_outer:
         return outer_of(a, a->grad[n->out0], cc_graph_source(a->g, n), cc_graph_operand(a->g, n, 1)->value);
     case CC_OP_inner: return inner(a, n);
+    case CC_OP_einsum:
+    case CC_OP_einsum_one:
+    case CC_OP_tensordot:
+    case CC_OP_multi_dot: return cc_sums_apply(a, n);
     case CC_OP_attention:
     case CC_OP_attention_dropped: return cc_attention_apply(a, n);
-    case CC_OP_cross_entropy: return cross_entropy(a, n);
     case CC_OP_embedding: return embedding(a, n);
     case CC_OP_batch_normed: return cc_batch_apply(a, n);
     case CC_OP_conv: return cc_spatial_conv(a, n);
@@ -497,7 +464,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     default: break;
     }
     if (cc_op_is_view(n->op)) return x >= 0 && view(a, n, x);
-    return cc_moves_apply(a, n) || rows(a, n);
+    return cc_moves_apply(a, n) || rows(a, n) || cc_compose_apply(a, n);
 }
 
 bool cc_rules_apply(Adjoint *a, int node) {

@@ -15,7 +15,13 @@
  *   y = baddbmm(x, a, b, beta, alpha)       p = matmul(a, b); q = p * alpha; y = q + beta * x */
 #include "pass_int.h"
 
-enum { MAX_TERMS = 5, MAX_LABELS = CC_LETTERS + CC_MAX_DIMS, MAX_TEXT = 64, KEEP_ROWS = 16, BLAS_MIN = 1 << 21 };
+enum {
+    MAX_TERMS = CC_TERMS_MAX,
+    MAX_LABELS = CC_LETTERS + CC_MAX_DIMS,
+    MAX_TEXT = 64,
+    KEEP_ROWS = 16,
+    BLAS_MIN = 1 << 21
+};
 
 typedef struct Dim {
     int label;
@@ -26,6 +32,7 @@ typedef struct Term {
     int value;
     int n;
     Dim dim[CC_MAX_DIMS];
+    int label[CC_MAX_DIMS]; /* of all dims of the value */
 } Term;
 
 typedef struct Sum {
@@ -86,6 +93,7 @@ static bool name_dims(Sum *s, Term *t, int value, const int *label, int n) {
         if (size < 1 || type->stride[d] < 0 || (s->size[label[d]] > 1 && size > 1 && s->size[label[d]] != size))
             return false;
         s->size[label[d]] = CC_MAX(s->size[label[d]], size);
+        t->label[d] = label[d];
         if (size == 1) continue;
         Dim *same = (Dim *)dim_of(t, label[d]);
         if (same) same->stride += type->stride[d];
@@ -742,6 +750,19 @@ bool cc_contract_is_view(const CcGraph *g, const CcNode *n) {
     if (!einsum(&s) || s.n != 1) return false;
     for (int i = 0; i < MAX_LABELS; i++) labels += s.size[i] > 0;
     return labels == g->val.at[n->out0].type.ndim; /* no label is summed over */
+}
+
+bool cc_contract_read(const CcGraph *g, const CcNode *n, CcNamedSum *out) {
+    Parts p = {.g = (CcGraph *)g, .whole = *n};
+    Sum s = {.p = &p, .out = n->out0};
+    if (n->n_out != 1 || !name_terms(&s)) return false;
+    out->n = s.n;
+    for (int i = 0; i <= s.n; i++) {
+        const Term *t = i < s.n ? &s.term[i] : &s.result;
+        out->value[i] = t->value;
+        memcpy(out->label[i], t->label, sizeof t->label);
+    }
+    return true;
 }
 
 static bool make(Parts *p, const bool *needed) {

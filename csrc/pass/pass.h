@@ -63,6 +63,12 @@ bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view);
 void cc_contract_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* is this an einsum of one tensor that sums nothing? */
 bool cc_contract_is_view(const CcGraph *g, const CcNode *n);
+/* A sum of products over named dims: labels of all dims of each operand, and, as number n, of the result. */
+enum { CC_TERMS_MAX = 5 };
+typedef struct CcNamedSum {
+    int n, value[CC_TERMS_MAX + 1], label[CC_TERMS_MAX + 1][CC_MAX_DIMS];
+} CcNamedSum;
+bool cc_contract_read(const CcGraph *g, const CcNode *n, CcNamedSum *out); /* einsum, tensordot, inner, multi_dot */
 /* merges spelled-out attention into one node */
 void cc_attend_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* splits losses, max with indices ... into several nodes */

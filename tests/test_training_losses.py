@@ -1,0 +1,171 @@
+"""Derivatives of losses over classes and over rows, of sums of products over named dims, and of other ops that consist of several
+(csrc/grad/compose.c, sums.c): against eager autograd, between pointwise ops with which they form one stage."""
+
+import ccompile
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import EAGER
+from test_training_moves import LAYOUTS, chained, compare, steps
+
+CLASS = torch.tensor([0, 2, 1, 5])  # of each row of [4, 6]
+PLACES = torch.tensor([[[0, 1, 3], [1, 2, 3]]])  # a class in each place of [1, 4, 2, 3]
+W = torch.tensor([0.5, 1.5, 0.0, 1.0, 2.0, 0.25])
+SIGN = torch.tensor([1, -1, -1, 1])
+MASK = torch.tensor([[i * 7 % 3 == 0 for i in range(k, k + 6)] for k in range(4)])
+LARGE = torch.tensor([0.0, 1.0, 30.0, -30.0, 100.0, -100.0])
+
+
+def w(x):
+    return W.to(x.dtype)
+
+
+def classes(reduction):
+    """cross_entropy and nll_loss with this reduction"""
+
+    def nll(x, *args, **more):
+        return F.nll_loss(x.log_softmax(min(1, x.dim() - 1)), *args, reduction=reduction, **more)
+
+    def ce(*args, **more):
+        return F.cross_entropy(*args, reduction=reduction, **more)
+
+    yield "", lambda x: ce(x, CLASS) + nll(x, CLASS)
+    yield "weights", lambda x: ce(x, CLASS, w(x)) + nll(x, CLASS, w(x))
+    yield "ignored", lambda x: ce(x, CLASS, ignore_index=2) + nll(x, CLASS, w(x), ignore_index=5)
+    yield "ignored -100", lambda x: ce(x, torch.where(SIGN > 0, CLASS, -100), w(x)) + nll(x, torch.where(SIGN > 0, CLASS, -100), w(x))
+    yield "smoothed", lambda x: ce(x, CLASS, label_smoothing=0.2)
+    yield "smoothed, with weights", lambda x: ce(x, CLASS, w(x), label_smoothing=0.2, ignore_index=0)
+    yield "places", lambda x: ce(x.view(1, 4, 2, 3), PLACES) + nll(x.reshape(1, 4, 2, 3), PLACES)
+    yield "places, with weights", lambda x: ce(x.view(1, 4, 2, 3), PLACES, w(x)[:4], ignore_index=2, label_smoothing=0.1)
+    yield "transposed classes", lambda x: ce(x[None].transpose(1, 2), CLASS[None])
+    yield "one row", lambda x: ce(x[1], CLASS[1]) + nll(x[2], CLASS[0], w(x))
+    yield "probabilities", lambda x: ce(x, (x * 2).softmax(1))
+    yield "probabilities, with weights", lambda x: ce(x, (x * 2).softmax(1), w(x), label_smoothing=0.1)
+    yield "probabilities of places", lambda x: ce(x.view(2, 2, 2, 3), x.view(2, 2, 2, 3).sigmoid(), w(x)[:2])
+    yield "large", lambda x: ce(x * LARGE.to(x.dtype), CLASS, label_smoothing=0.1)
+
+
+def rows(reduction):
+    """losses of which each row, or each element, has one"""
+    more = {"reduction": reduction}
+    for name, more_of in ("", {}), (", with weights", {"weight": 0}):
+        yield f"bce{name}", lambda x, of=more_of: F.binary_cross_entropy(x.sigmoid(), x.cos().square(), **{k: w(x) for k in of}, **more)
+        yield (f"bce_with_logits{name}",
+               lambda x, of=more_of: F.binary_cross_entropy_with_logits(x, MASK.to(x.dtype), **{k: w(x) for k in of}, **more))  # fmt: skip
+    yield "bce of 0 and 1", lambda x: F.binary_cross_entropy(x.clamp(0, 1), MASK.to(x.dtype), **more)
+    yield "pos_weight", lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), pos_weight=w(x), **more)
+    yield "cosine_embedding", lambda x: F.cosine_embedding_loss(x, x.flip(0), SIGN, margin=0.1, **more)
+    yield "cosine_embedding of floats", lambda x: F.cosine_embedding_loss(x, x.roll(1, 0), SIGN.to(x.dtype), **more)
+    yield "triplet_margin", lambda x: F.triplet_margin_loss(x, x.flip(0), x.roll(1, 0), **more)
+    yield "triplet_margin, swapped", lambda x: F.triplet_margin_loss(x, x.flip(0), x.roll(1, 0), swap=True, margin=0.3, p=1, **more)
+    yield "multi_margin", lambda x: F.multi_margin_loss(x, CLASS, **more)
+    yield "multi_margin, with weights", lambda x: F.multi_margin_loss(x, CLASS, p=2, margin=0.3, weight=w(x), **more)
+    yield "margin_ranking", lambda x: F.margin_ranking_loss(x, x.flip(0), MASK.to(x.dtype) * 2 - 1, margin=0.1, **more)
+    yield "kl_div", lambda x: F.kl_div(x.log_softmax(1), x.flip(0).softmax(1), **more)
+    yield "kl_div of logs", lambda x: F.kl_div(x.log_softmax(1), x.flip(0).log_softmax(1), log_target=True, **more)
+
+
+SUMS = {
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x.exp()),
+    "einsum of a batch": lambda x: torch.einsum("bhid,bhjd->bhij", x.reshape(1, 2, 4, 3), x.reshape(1, 2, 4, 3).cos()),
+    "einsum with heads last": lambda x: torch.einsum("bqhd,bkhd->bhqk", x.reshape(1, 2, 4, 3), x.reshape(1, 2, 4, 3)),
+    "einsum of a broadcast dim": lambda x: torch.einsum("...ij,...jk->...ik", x.view(2, 2, 6), x[:3].reshape(1, 6, 3)),
+    "einsum without an arrow": lambda x: torch.einsum("ji,jk", x, x),
+    "einsum of three": lambda x: torch.einsum("ij,kj,il->kl", x, x.cos(), x.exp()),
+    "einsum of sums": lambda x: torch.einsum("ij,kl->jk", x, x.cos()),
+    "einsum of products": lambda x: torch.einsum("ij,ij->ij", x, x.cos()),
+    "einsum of vectors": lambda x: torch.einsum("i,j,k->kij", x[0], x[1], x[:, 2]),
+    "einsum of a number": lambda x: torch.einsum(",ij->ji", x[1, 2], x),
+    "einsum of the whole": lambda x: torch.einsum("ij,ij", x, x.cos()),
+    "one, transposed": lambda x: torch.einsum("ij->ji", x) * 2,
+    "one, permuted": lambda x: torch.einsum("ijk->kij", x.view(2, 2, 6)) * 2,
+    "one, summed": lambda x: torch.einsum("ij->i", x) * x[:, 1],
+    "one, permuted and summed": lambda x: torch.einsum("ijk->kj", x.view(2, 2, 6)),
+    "tensordot": lambda x: torch.tensordot(x, x.cos(), dims=([0], [0])),
+    "tensordot of two dims": lambda x: torch.tensordot(x.view(2, 2, 6), x.view(2, 2, 6).exp(), dims=([0, 2], [1, 2])),
+    "tensordot of none": lambda x: torch.tensordot(x[0], x[:, 1], 0),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x[0], x.t(), x, x[1]]) * x[0],
+    "multi_dot of matrices": lambda x: torch.linalg.multi_dot([x, x.t(), x.cos()]),
+}
+OTHERS = {
+    "prelu": lambda x: F.prelu(x, x[0, :1].exp()),
+    "prelu of channels": lambda x: F.prelu(x, x[0]) + F.prelu(x.view(1, 4, 6), x[:, 0]).view(4, 6),
+    "prelu of a vector": lambda x: F.prelu(x[0], x[1, 2:3]),
+    "var_mean": lambda x: (lambda v, m: v * 2 + m)(*torch.var_mean(x, 1)),
+    "var_mean, of which one is used": lambda x: torch.var_mean(x, 0, correction=0)[0] + torch.var_mean(x, 0)[1],
+    "std_mean": lambda x: (lambda v, m: v * 2 + m)(*torch.std_mean(x, (0, 1), keepdim=True)) + x,
+    "aminmax": lambda x: (lambda a, b: a * 2 + b)(*torch.aminmax(x, dim=1)),
+    "aminmax of ties": lambda x: (lambda a, b: a * 2 + b)(*torch.aminmax(x.clamp(-0.1, 0.1))) + x,
+}
+OPS = {
+    **{f"{name}, {r}": f for r in ("none", "mean", "sum") for name, f in (*classes(r), *rows(r))},
+    **{f"batchmean, {k}": f for k, f in rows("batchmean") if k.startswith("kl")},
+    **SUMS,
+    **OTHERS,
+}
+
+
+def with_sum(op):
+    """A loss of single rows does not have the shape of x."""
+    return chained(lambda x: op(x) + x.sum() * 0.25)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_gradients(name):
+    for dtype, near in ((torch.float32, (1e-4, 1e-5)), (torch.float64, (1e-9, 1e-10))):
+        for layout, made in LAYOUTS.items():
+            fn = compare(with_sum(OPS[name]), lambda x, made=made, dtype=dtype: made(x.to(dtype)), *near)
+            if not EAGER and layout == "dense" and dtype is torch.float32 and " of 0 and 1" not in name:
+                assert {line.split()[0] for line in steps(fn)} == {"stage"}, steps(fn)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_rows_that_are_all_ignored(reduction):
+    """The mean of none is NaN; its gradient is 0."""
+
+    def f(x):
+        return with_sum(lambda x: F.cross_entropy(x, CLASS * 0 - 100, w(x), reduction=reduction, label_smoothing=0.1))(x)
+
+    compare(f, lambda x: x.float(), 1e-4, 1e-5)
+
+
+def test_infinite_logits():
+    f = with_sum(lambda x: F.cross_entropy(x.masked_fill(MASK & (torch.arange(6) > 2), float("-inf")), CLASS * 0 + 1))
+    compare(f, lambda x: x.float(), 1e-4, 1e-5)
+
+
+def test_losses_without_rows():
+    compare(chained(lambda x: F.cross_entropy(x[:0], CLASS[:0], reduction="sum") + x.sum()), lambda x: x.float(), 1e-4, 1e-5)
+    compare(chained(lambda x: torch.einsum("ij,kj->ik", x[:, :0], x[:1, :0]) + x.sum()), lambda x: x.float(), 1e-4, 1e-5)
+
+
+def test_weights_that_need_gradients():
+    """Eager has no derivative for them, or one of its own."""
+    fn = ccompile.compile(f := lambda x, w: torch.tanh(F.cross_entropy(torch.tanh(x) * 2, CLASS, w.exp())) * 2)
+    for g in (fn, f, fn):
+        with pytest.raises(RuntimeError, match="nll_loss.*weight|weight.*nll_loss"):
+            g(torch.ones(4, 6, requires_grad=True), torch.ones(6, requires_grad=True)).backward()
+    compare(chained(lambda x: F.cross_entropy(x, x.softmax(1), x[0].exp()) + x), lambda x: x.float(), 1e-4, 1e-5)
+
+
+def test_a_class_out_of_range():
+    fn = ccompile.compile(f := lambda x, t: torch.tanh(F.cross_entropy(torch.tanh(x) * 2, t, W)) * 2)
+    x = torch.randn(4, 6, requires_grad=True)
+    for t in (CLASS, CLASS * 0 - 100, CLASS):
+        torch.testing.assert_close(*(torch.autograd.grad(g(x, t), x)[0] for g in (fn, f)))
+    for g in (fn, f):
+        with pytest.raises(IndexError, match="Target 6 is out of bounds"):
+            g(x, CLASS + 1)
+
+
+def test_second_derivatives():
+    f = with_sum(lambda x: F.cross_entropy(x, CLASS, w(x), label_smoothing=0.1) * torch.einsum("ij,kj->ik", x, x)[0, 1] + F.prelu(x, x[0]))
+    fn = ccompile.compile(f)
+    for i in range(3):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(i), dtype=torch.float64).requires_grad_()
+        grads = []
+        for g in (fn, f):
+            (first,) = torch.autograd.grad(g(x).square().sum(), x, create_graph=True)
+            grads.append((first, *torch.autograd.grad(first.sin().sum(), x)))
+        for a, b in zip(*grads):
+            torch.testing.assert_close(a, b)
