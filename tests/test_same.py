@@ -426,3 +426,28 @@ def test_reversed_list_that_became_shorter():
 
     compiled = ccompile.compile(f)
     assert [compiled(X) for _ in range(4)] == [f(X)] * 4
+
+
+def sparse():
+    return torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.ones(2), (2,))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 0), (1, 0, 1)])
+@pytest.mark.parametrize("first, second", [(sparse, lambda: torch.ones(2)), (lambda: torch.ones(2), sparse)])
+def test_tensors_that_no_guard_describes(first, second, order):
+    """Their identity is guarded although nothing else of them is."""
+
+    def f(p, new):
+        before = p.grad
+        told(p)
+        if new is not None:
+            p.grad = new
+        told(p)
+        return before is p.grad, p.grad is not before
+
+    compiled = ccompile.compile(f)
+    for replaced in order:
+        for _ in range(2):
+            p = torch.ones(2, requires_grad=True)
+            p.grad = first()
+            assert compiled(p, second() if replaced else None) == (not replaced, bool(replaced))

@@ -395,14 +395,21 @@ static void guard_apart(CcRec *rec, int i, int j) {
     cc_guard_add_check(&rec->trace->guards, CC_MAX(i, j), CC_CHK_DISTINCT, NULL, CC_MIN(i, j));
 }
 
+/* The guard that reads the object, also of a tensor that the trace only hands on; -1: none. */
+static int guard_of(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
+    if (p != NULL) return p->origin == CC_O_SOURCE ? p->id : -1;
+    const int64_t *handed = cc_map_find(&rec->handed, o);
+    return handed != NULL ? (int)*handed : -1;
+}
+
 void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
     if (PyFunction_Check(a) && PyFunction_Check(b)) {
         cc_value_which(rec, a);
         cc_value_which(rec, b);
     }
-    const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
-    if (a == b || p == NULL || q == NULL || p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return;
-    guard_apart(rec, p->id, q->id);
+    const int p = guard_of(rec, a), q = guard_of(rec, b);
+    if (a != b && p >= 0 && q >= 0) guard_apart(rec, p, q);
 }
 
 void cc_value_copied(CcRec *rec, PyObject *o) {
