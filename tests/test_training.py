@@ -243,36 +243,25 @@ def test_large_parameters_cut_a_stage():
 
 
 @pytest.mark.skipif(EAGER, reason="of the compiler")
-def test_a_backward_for_each_set_of_gradients():
-    """A result that has no derivative makes no difference; one whose gradient is undefined does."""
-
-    def backwards():
-        (segment,) = [s for e in compiled_of(fn).report()["entries"] for s in e["segments"]]
-        return segment["plan_text"].count("backward:")
-
-    def f(x, w, b):
-        h = torch.tanh(x @ w) * b
-        return h.exp() * 2, torch.sin(h) * 3, h.argmax(-1)
-
-    fn, args = ccompile.compile(f), inputs(torch.float32)
+def test_a_result_without_a_derivative_needs_no_backward():
+    fn, args = ccompile.compile(lambda x, w, b: ((x * b).exp() * 2 + torch.sin(x @ w), (x * b).argmax(-1))), inputs(torch.float32)
     for _ in range(3):
-        y, z, _ = fn(*args)
-        (y.sum() + z.sum()).backward()
-    assert backwards() == 1
-    fn(*args)[1].sum().backward()
-    assert backwards() == 2
+        y, _ = fn(*args)
+        y.sum().backward()
+    (segment,) = [s for e in compiled_of(fn).report()["entries"] for s in e["segments"]]
+    assert segment["plan_text"].count("backward:") == 1
 
 
 @pytest.mark.skipif(EAGER, reason="of the compiler")
 @pytest.mark.parametrize(
     ("f", "count"),
     [
-        (lambda x, w, b: (lambda h: (h.sin() * 2 + h.cos(), h.cos() * 3 + h))((x * w[0]).exp()), 1),
         (lambda x, w, b: ((x * w[0]).exp().sin() * 2, (x * w[0] + 1).cos() * x), 2),
         (lambda x, w, b: (lambda h: ((h * b).sin() * 2 + h, (h * 2).cos() + h))((x * w[0]).exp().sin()), 3),
+        (lambda x, w, b: (lambda h: ((h * b).sin() * 2 + h, (h * 2).cos() + h.detach()))((x * w[0]).exp().sin()), 3),
         (lambda x, w, b: torch.kron(((x[0] * b).exp().sin() * 2), (x[1] * 2 * w[0]).tanh() * 3).sum(), 1),
     ],
-    ids=["alike", "nothing in common", "one input differs", "one result"],
+    ids=["nothing in common", "one trunk", "detached", "one result"],
 )
 def test_results_that_autograd_goes_through_apart(f, count):
     fn = ccompile.compile(f)

@@ -341,6 +341,23 @@ def nothing_is_freed(compile):
 
 
 @program
+def hooks_of_another_result(compile):
+    """A backward through one result calls no hook of another."""
+    fn = compile(lambda x, w, b: (lambda h: (h.sin() * b, h.cos() * 3 + b, h.exp() + b))(torch.tanh(x @ w) * b))
+
+    def step(i):
+        args = leaves(seed=i)
+        y, seen = fn(*args), []
+        for k in range(3):
+            y[k].register_hook(lambda g, k=k: seen.append(k) or g * 2)
+            y[k].retain_grad()
+        (y[i % 3].sum() + y[2].sum()).backward()
+        return sorted(seen), [r.grad for r in y], [a.grad for a in args]
+
+    return three(step)
+
+
+@program
 def actor_and_critic(compile):
     """Two losses of which one reads the other's network detached; each has its own backward and optimiser."""
     actor, critic = (nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, n)) for n in (3, 1))

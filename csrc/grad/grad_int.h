@@ -101,13 +101,10 @@ typedef struct CcParts {
     int words;         /* of a set of results */
     uint64_t *results; /* [value] NULL: not found yet */
     bool *unknown;     /* [value] */
-    uint8_t *saves;    /* [node] */
 } CcParts;
 void cc_apart_free(CcParts *p);
 /* Divides a stage: part[node], from 0 in the order in which they have to run. -> number of parts; 0: values were exposed,
  * and stages have to be cut again */
 int cc_apart_divide(CcParts *p, const CcStage *s, bool *exposed, int *part);
-/* CcStage.frees of a part. */
-bool cc_apart_frees(CcParts *p, const CcStage *s);
 
 #endif

@@ -90,7 +90,17 @@ static void find_border(const Cut *c, int level, CcStage *s, bool *seen) {
     for (int i = 0; i < s->in.n; i++) seen[s->in.at[i]] = false;
 }
 
-/* Values that a node of another stage reads, or anything outside. */
+/* crosses: [value]; those of them that have a gradient, or the others */
+static void push_outputs(const Cut *c, const bool *crosses, bool differentiable, CcStages *out) {
+    for (int v = 0; v < c->g->val.n; v++) {
+        const int def = c->g->val.at[v].def;
+        if (def < 0 || c->host[def] || !crosses[v] || cc_rules_needs(c->g, v) != differentiable) continue;
+        cc_vec_push(&out->stage.at[c->level[def]].out, v);
+    }
+}
+
+/* Values that a node of another stage reads, or anything outside. Those that have gradients come first: torch cannot
+ * write to a result whose gradient is retained if it is not the first of its node (an internal error). */
 static void find_outputs(const Cut *c, CcStages *out) {
     const CcGraph *g = c->g;
     bool *crosses = cc_mem_get((size_t)g->val.n + 1);
@@ -100,11 +110,8 @@ static void find_outputs(const Cut *c, CcStages *out) {
             const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
             if (o->kind == CC_IN_VALUE && !within(c, o->value, c->level[i])) crosses[o->value] = true;
         }
-    for (int v = 0; v < g->val.n; v++) {
-        const int def = g->val.at[v].def;
-        if (def < 0 || c->host[def] || !crosses[v]) continue;
-        cc_vec_push(&out->stage.at[c->level[def]].out, v);
-    }
+    push_outputs(c, crosses, true, out);
+    push_outputs(c, crosses, false, out);
     free(crosses);
 }
 
@@ -247,9 +254,28 @@ static bool divide(Cut *c, CcStages *out) {
     return settled;
 }
 
+/* Does a node that gradients flow through save tensors in eager? Sets flows[value]. */
+static bool frees(const CcGraph *g, const CcStage *s, bool *flows) {
+    bool any = false;
+    for (int k = 0; k < s->out.n; k++) flows[s->out.at[k]] = cc_rules_needs(g, s->out.at[k]);
+    for (int i = s->node.n - 1; i >= 0; i--) {
+        const CcNode *n = &g->node.at[s->node.at[i]];
+        bool through = false;
+        for (int k = 0; k < n->n_out; k++) through = through || flows[n->out0 + k];
+        for (int k = 0; through && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind == CC_IN_VALUE && cc_rules_needs(g, o->value)) flows[o->value] = true;
+        }
+        any = any || (through && cc_rules_saves(g, s->node.at[i]));
+    }
+    return any;
+}
+
 static void divide_stages(Cut *c, CcStages *out) {
     for (; !divide(c, out); settle(c, out)) cc_stage_free(out);
-    for (int i = 0; i < out->stage.n; i++) out->stage.at[i].frees = cc_apart_frees(&c->parts, &out->stage.at[i]);
+    bool *flows = cc_mem_get((size_t)c->g->val.n + 1);
+    for (int i = 0; i < out->stage.n; i++) out->stage.at[i].frees = frees(c->g, &out->stage.at[i], flows);
+    free(flows);
 }
 
 static void list_steps(const Cut *c, CcStages *out) {
