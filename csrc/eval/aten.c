@@ -3,6 +3,7 @@
 
 /* form: the arguments in order.
  *   .       the operands of the next spec of the op's row: a tensor, a number or None; a list where the row has INTS
+ *   *       all operands that are left, as an argument each
  *   t e     the tensors among the operands, as a list; the characters behind them, as text
  *   N 0 1   None, False, True
  *   z       a list of zeros, one for each spatial dim
@@ -28,10 +29,12 @@ static const Aten ATEN[] = {
     {CC_OP_adaptive_max_pool_dx, "adaptive_max_pool#d_backward", "...", 0},
     {CC_OP_adaptive_avg_pool_dx, "_adaptive_avg_pool#d_backward", "..", 0},
     {CC_OP_embedding_dw, "embedding_dense_backward", ".....", 0},
-    {CC_OP_upsample_nearest_dx, "upsample_nearest2d_backward", ".or..", 0},
-    {CC_OP_upsample_exact_dx, "_upsample_nearest_exact2d_backward", ".or..", 0},
-    {CC_OP_upsample_linear_dx, "upsample_bilinear2d_backward", ".or...", 0},
-    {CC_OP_upsample_cubic_dx, "upsample_bicubic2d_backward", ".or...", 0},
+    {CC_OP_upsample_nearest_dx, "upsample_nearest#d_backward", ".or*", 0},
+    {CC_OP_upsample_exact_dx, "_upsample_nearest_exact#d_backward", ".or*", 0},
+    {CC_OP_upsample_linear_dx, "upsample_bilinear2d_backward", ".or.*", 0},
+    {CC_OP_upsample_trilinear_dx, "upsample_trilinear3d_backward", ".or.*", 0},
+    {CC_OP_upsample_cubic_dx, "upsample_bicubic2d_backward", ".or.*", 0},
+    {CC_OP_im2col_dx, "col2im", "......", 0},
 };
 
 typedef struct Call {
@@ -126,14 +129,26 @@ static PyObject *next_argument(Call *c) {
     }
 }
 
+/* False with an error set; takes the argument over. */
+static bool append(PyObject *list, PyObject *o) {
+    const bool ok = o != NULL && PyList_Append(list, o) == 0;
+    Py_XDECREF(o);
+    return ok;
+}
+
 /* A list of what is left of the form, up to a ']'. */
 static PyObject *arguments(Call *c) {
     PyObject *list = PyList_New(0);
-    while (list != NULL && *c->form != '\0' && *c->form != ']') {
-        PyObject *o = next_argument(c);
-        if (o == NULL || PyList_Append(list, o) < 0) Py_CLEAR(list);
-        Py_XDECREF(o);
+    bool ok = list != NULL;
+    while (ok && *c->form != '\0' && *c->form != ']') {
+        if (*c->form != '*') {
+            ok = append(list, next_argument(c));
+            continue;
+        }
+        for (c->form++; ok && c->at < c->n->n_in; c->at++)
+            ok = append(list, operand(c, cc_graph_operand(c->g, c->n, c->at)));
     }
+    if (!ok) Py_CLEAR(list);
     if (*c->form == ']') c->form++;
     return list;
 }

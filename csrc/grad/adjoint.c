@@ -41,8 +41,11 @@ int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape) {
     if (cc_type_same_shape(type_of(a, v), shape)) return v;
     CcType t = cc_adjoint_dense(shape);
     t.dtype = type_of(a, v)->dtype;
-    if (cc_type_contiguous(type_of(a, v))) return make(a, view, &t, .x = value_of(v));
-    return make(a, reshape, &t, .x = value_of(v));
+    if (!cc_type_contiguous(type_of(a, v))) {
+        const CcType all = cc_adjoint_dense(type_of(a, v));
+        v = emit(a, CC_OP_copy, &all, value_of(v));
+    }
+    return make(a, view, &t, .x = value_of(v));
 }
 
 static int swapped(Adjoint *a, int v, int d, int e) {

@@ -61,6 +61,7 @@ bool cc_spatial_adaptive_max_pool(Adjoint *a, const CcNode *n);
 bool cc_spatial_adaptive_avg_pool(Adjoint *a, const CcNode *n);
 bool cc_spatial_nearest(Adjoint *a, const CcNode *n);
 bool cc_spatial_interpolation(Adjoint *a, const CcNode *n);
+bool cc_spatial_im2col(Adjoint *a, const CcNode *n);
 bool cc_spatial_group_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n);
 bool cc_spatial_pad(Adjoint *a, const CcNode *n);

@@ -448,6 +448,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_avg_pool: return cc_spatial_avg_pool(a, n);
     case CC_OP_adaptive_max_pool: return cc_spatial_adaptive_max_pool(a, n);
     case CC_OP_adaptive_avg_pool: return cc_spatial_adaptive_avg_pool(a, n);
+    case CC_OP_im2col: return cc_spatial_im2col(a, n);
     case CC_OP_instance_norm:
     case CC_OP_group_norm: return cc_spatial_group_norm(a, n);
     case CC_OP_batch_norm: return cc_spatial_batch_norm(a, n);

@@ -25,6 +25,45 @@ static CcType for_weight(const Adjoint *a, CcType x, CcOperand weight) {
 
 static CcType type_for(const Adjoint *a, int value) { return cc_adjoint_like(type_of(a, value)); }
 
+/* ------------------------------------------------------------------ planes */
+
+enum { PLANE = 2 };
+
+/* torch's kernels take batches of planes or volumes: what has no batch is a batch of one, and a line is a plane of one
+ * row. False: it has other dims. least: 0: a line stays one */
+static bool find_framed(CcType t, int dims, int least, CcType *out) {
+    const bool lacks_batch = t.ndim == 1 + dims, is_line = dims < least;
+    const int more = lacks_batch + is_line;
+    if (dims < 1 || t.ndim != 2 + dims - lacks_batch || t.ndim + more > CC_MAX_DIMS) return false;
+    *out = t;
+    for (int d = t.ndim - 1; d >= 0; d--) out->size[d + lacks_batch + (is_line && d == t.ndim - 1)] = t.size[d];
+    out->ndim += (int8_t)more;
+    if (lacks_batch) out->size[0] = 1;
+    if (is_line) out->size[2] = 1;
+    if (more > 0) cc_type_make_contiguous(out);
+    return true;
+}
+
+/* The value as such a batch; not negative, since find_framed accepted one of its shape. */
+static int framed(Adjoint *a, int v, int dims, int least) {
+    CcType t;
+    return find_framed(*type_of(a, v), dims, least, &t) ? cc_adjoint_reshaped(a, v, &t) : v;
+}
+
+static bool is_framed(const Adjoint *a, int v, int dims, int least) {
+    CcType t;
+    return find_framed(*type_of(a, v), dims, least, &t);
+}
+
+static void add_framed(Adjoint *a, int x, int by) { cc_adjoint_add(a, x, cc_adjoint_reshaped(a, by, type_of(a, x))); }
+
+/* A number for each dim of a plane, given those of a line. */
+static void widen(CcOperand *list, int dims, int64_t first) {
+    if (dims >= PLANE) return;
+    list[1] = list[0];
+    list[0] = int_of(first);
+}
+
 /* ------------------------------------------------------------------ convolutions */
 
 /* Adds v, summed to this type, to the gradient of an operand with as many elements. */
@@ -52,7 +91,7 @@ static bool find_padding(const Adjoint *a, CcIn_conv *in, int dims) {
 }
 
 static bool fits(const Adjoint *a, CcOperand x, CcOperand w, CcOperand b, int g, int dims) {
-    return type_of(a, x.value)->ndim == 2 + dims && same_dtype(a, x.value, g) && same_dtype(a, w.value, g) &&
+    return is_framed(a, x.value, dims, 0) && same_dtype(a, x.value, g) && same_dtype(a, w.value, g) &&
            (b.kind == CC_IN_NONE || (b.kind == CC_IN_VALUE && same_dtype(a, b.value, g)));
 }
 
@@ -64,40 +103,37 @@ bool cc_spatial_conv(Adjoint *a, const CcNode *n) {
     if (!cc_in_conv(a->g, n, &in) || in.padding_after[0].kind != CC_IN_NONE) return false;
     const int dims = spatial_dims(in.stride);
     if (!fits(a, in.x, in.weight, in.bias, g, dims) || !find_padding(a, &in, dims)) return false;
-    CcIn_conv_dx d = {.grad = value_of(g), .x = in.x, .weight = in.weight, .groups = in.groups};
+    const int y = framed(a, g, dims, 0), image = framed(a, in.x.value, dims, 0);
+    CcIn_conv_dx d = {.grad = value_of(y), .x = value_of(image), .weight = in.weight, .groups = in.groups};
     copy(d.stride, in.stride);
     copy(d.padding, in.padding);
     copy(d.dilation, in.dilation);
-    const CcType x = type_for(a, in.x.value), w = type_for(a, in.weight.value);
-    if (wants(a, in.x)) cc_adjoint_add(a, in.x.value, cc_adjoint_make_in(a, CC_OP_conv_dx, &x, &d));
+    const CcType x = type_for(a, image), w = type_for(a, in.weight.value);
+    if (wants(a, in.x)) add_framed(a, in.x.value, cc_adjoint_make_in(a, CC_OP_conv_dx, &x, &d));
     if (wants(a, in.weight)) cc_adjoint_add(a, in.weight.value, cc_adjoint_make_in(a, CC_OP_conv_dw, &w, &d));
-    bias(a, in.bias, g);
+    bias(a, in.bias, y);
     return true;
 }
 
 bool cc_spatial_conv_transpose(Adjoint *a, const CcNode *n) {
     CcIn_conv_transpose in;
     const int g = a->grad[n->out0];
-    if (!cc_in_conv_transpose(a->g, n, &in)) return false;
-    if (!fits(a, in.x, in.weight, in.bias, g, spatial_dims(in.stride))) return false;
-    CcIn_conv_transpose_dx d = {.grad = value_of(g), .x = in.x, .weight = in.weight, .groups = in.groups};
+    const int dims = cc_in_conv_transpose(a->g, n, &in) ? spatial_dims(in.stride) : 0;
+    if (dims == 0 || !fits(a, in.x, in.weight, in.bias, g, dims)) return false;
+    const int y = framed(a, g, dims, 0), image = framed(a, in.x.value, dims, 0);
+    CcIn_conv_transpose_dx d = {.grad = value_of(y), .x = value_of(image), .weight = in.weight, .groups = in.groups};
     copy(d.stride, in.stride);
     copy(d.padding, in.padding);
     copy(d.dilation, in.dilation);
     copy(d.output_padding, in.output_padding);
-    const CcType x = type_for(a, in.x.value), w = type_for(a, in.weight.value);
-    if (wants(a, in.x)) cc_adjoint_add(a, in.x.value, cc_adjoint_make_in(a, CC_OP_conv_transpose_dx, &x, &d));
+    const CcType x = type_for(a, image), w = type_for(a, in.weight.value);
+    if (wants(a, in.x)) add_framed(a, in.x.value, cc_adjoint_make_in(a, CC_OP_conv_transpose_dx, &x, &d));
     if (wants(a, in.weight)) cc_adjoint_add(a, in.weight.value, cc_adjoint_make_in(a, CC_OP_conv_transpose_dw, &w, &d));
-    bias(a, in.bias, g);
+    bias(a, in.bias, y);
     return true;
 }
 
 /* ------------------------------------------------------------------ pools */
-
-/* torch's pools have kernels for two and three spatial dims. */
-static bool is_image(const Adjoint *a, int x, int dims) {
-    return (dims == 2 || dims == 3) && type_of(a, x)->ndim == 2 + dims;
-}
 
 static void stride_of(CcOperand *to, const CcOperand *stride, const CcOperand *kernel) {
     for (int d = 0; d < CC_SPATIAL; d++)
@@ -116,51 +152,68 @@ static CcOperand as_bool(CcOperand o) { return (CcOperand){.kind = CC_IN_BOOL, .
 /* The backward finds the indices again, unless they are a result anyway: the forward's kernels do without. */
 bool cc_spatial_max_pool(Adjoint *a, const CcNode *n) {
     CcIn_max_pool in;
-    if (!cc_in_max_pool(a->g, n, &in) || !is_bool(in.ceil_mode) || !is_image(a, in.x.value, spatial_dims(in.kernel)))
-        return false;
-    CcIn_max_pool_at at = {.x = in.x, .ceil_mode = as_bool(in.ceil_mode)};
+    const int dims = cc_in_max_pool(a->g, n, &in) ? spatial_dims(in.kernel) : 0;
+    if (!is_bool(in.ceil_mode) || !is_framed(a, in.x.value, dims, PLANE)) return false;
+    const int image = framed(a, in.x.value, dims, PLANE), g = framed(a, a->grad[n->out0], dims, PLANE);
+    CcIn_max_pool_at at = {.x = value_of(image), .ceil_mode = as_bool(in.ceil_mode)};
     copy(at.kernel, in.kernel);
     stride_of(at.stride, in.stride, in.kernel);
     copy(at.padding, in.padding);
     copy(at.dilation, in.dilation);
-    const CcType index = indices_of(a, n->out0), x = type_for(a, in.x.value);
-    CcIn_max_pool_dx d = {.grad = value_of(a->grad[n->out0]), .x = in.x, .ceil_mode = at.ceil_mode};
-    d.index = value_of(n->n_out > 1 ? n->out0 + 1 : cc_adjoint_make_in(a, CC_OP_max_pool_at, &index, &at));
+    widen(at.kernel, dims, 1);
+    widen(at.stride, dims, 1);
+    widen(at.padding, dims, 0);
+    widen(at.dilation, dims, 1);
+    const CcType x = type_for(a, image);
+    CcType index;
+    if (!find_framed(indices_of(a, n->out0), dims, PLANE, &index)) return false;
+    CcIn_max_pool_dx d = {.grad = value_of(g), .x = at.x, .ceil_mode = at.ceil_mode};
+    d.index = value_of(n->n_out > 1 ? framed(a, n->out0 + 1, dims, PLANE)
+                                    : cc_adjoint_make_in(a, CC_OP_max_pool_at, &index, &at));
     copy(d.kernel, at.kernel);
     copy(d.stride, at.stride);
     copy(d.padding, at.padding);
     copy(d.dilation, at.dilation);
-    cc_adjoint_add(a, in.x.value, cc_adjoint_make_in(a, CC_OP_max_pool_dx, &x, &d));
+    add_framed(a, in.x.value, cc_adjoint_make_in(a, CC_OP_max_pool_dx, &x, &d));
     return true;
 }
 
 bool cc_spatial_avg_pool(Adjoint *a, const CcNode *n) {
     CcIn_avg_pool in;
-    if (!cc_in_avg_pool(a->g, n, &in) || !is_bool(in.ceil_mode) || !is_bool(in.count_include_pad) ||
-        !is_image(a, in.x.value, spatial_dims(in.kernel)))
+    const int dims = cc_in_avg_pool(a->g, n, &in) ? spatial_dims(in.kernel) : 0;
+    if (!is_bool(in.ceil_mode) || !is_bool(in.count_include_pad) || !is_framed(a, in.x.value, dims, PLANE))
         return false;
-    CcIn_avg_pool_dx d = {.grad = value_of(a->grad[n->out0]), .x = in.x, .ceil_mode = as_bool(in.ceil_mode)};
+    if (in.divisor.kind != CC_IN_NONE && in.divisor.kind != CC_IN_INT) return false;
+    const int image = framed(a, in.x.value, dims, PLANE), g = framed(a, a->grad[n->out0], dims, PLANE);
+    CcIn_avg_pool_dx d = {.grad = value_of(g), .x = value_of(image), .ceil_mode = as_bool(in.ceil_mode)};
     d.count_include_pad = as_bool(in.count_include_pad);
     d.divisor = in.divisor.kind == CC_IN_INT && in.divisor.i != 0 ? in.divisor : none();
-    if (in.divisor.kind != CC_IN_NONE && in.divisor.kind != CC_IN_INT) return false;
     copy(d.kernel, in.kernel);
     stride_of(d.stride, in.stride, in.kernel);
     copy(d.padding, in.padding);
-    const CcType x = type_for(a, in.x.value);
-    cc_adjoint_add(a, in.x.value, cc_adjoint_make_in(a, CC_OP_avg_pool_dx, &x, &d));
+    widen(d.kernel, dims, 1);
+    widen(d.stride, dims, 1);
+    widen(d.padding, dims, 0);
+    const CcType x = type_for(a, image);
+    add_framed(a, in.x.value, cc_adjoint_make_in(a, CC_OP_avg_pool_dx, &x, &d));
     return true;
 }
 
 bool cc_spatial_adaptive_max_pool(Adjoint *a, const CcNode *n) {
     CcIn_adaptive_max_pool in;
-    if (!cc_in_adaptive_max_pool(a->g, n, &in) || !is_image(a, in.x.value, spatial_dims(in.size))) return false;
-    CcIn_adaptive_max_pool_at at = {.x = in.x};
+    const int dims = cc_in_adaptive_max_pool(a->g, n, &in) ? spatial_dims(in.size) : 0;
+    if (!is_framed(a, in.x.value, dims, PLANE)) return false;
+    const int image = framed(a, in.x.value, dims, PLANE), g = framed(a, a->grad[n->out0], dims, PLANE);
+    CcIn_adaptive_max_pool_at at = {.x = value_of(image)};
     copy(at.size, in.size);
-    const CcType t = indices_of(a, n->out0), x = type_for(a, in.x.value);
-    const int index = n->n_out > 1 ? n->out0 + 1 : cc_adjoint_make_in(a, CC_OP_adaptive_max_pool_at, &t, &at);
-    cc_adjoint_add(
-        a, in.x.value,
-        make(a, adaptive_max_pool_dx, &x, .grad = value_of(a->grad[n->out0]), .x = in.x, .index = value_of(index)));
+    widen(at.size, dims, 1);
+    const CcType x = type_for(a, image);
+    CcType t;
+    if (!find_framed(indices_of(a, n->out0), dims, PLANE, &t)) return false;
+    const int index =
+        n->n_out > 1 ? framed(a, n->out0 + 1, dims, PLANE) : cc_adjoint_make_in(a, CC_OP_adaptive_max_pool_at, &t, &at);
+    add_framed(a, in.x.value,
+               make(a, adaptive_max_pool_dx, &x, .grad = value_of(g), .x = at.x, .index = value_of(index)));
     return true;
 }
 
@@ -183,73 +236,107 @@ bool cc_spatial_adaptive_avg_pool(Adjoint *a, const CcNode *n) {
         cc_adjoint_add(a, in.x.value, cc_adjoint_expanded(a, each, &x));
         return true;
     }
-    if (!is_image(a, in.x.value, spatial_dims(in.size))) return false;
-    cc_adjoint_add(a, in.x.value, make(a, adaptive_avg_pool_dx, &x, .grad = value_of(g), .x = in.x));
+    const int dims = spatial_dims(in.size);
+    if (!is_framed(a, in.x.value, dims, PLANE)) return false;
+    const int image = framed(a, in.x.value, dims, PLANE);
+    const CcType all = type_for(a, image);
+    add_framed(a, in.x.value,
+               make(a, adaptive_avg_pool_dx, &all, .grad = value_of(framed(a, g, dims, PLANE)), .x = value_of(image)));
     return true;
 }
 
 /* ------------------------------------------------------------------ resampling */
 
-/* The numbers behind x and `skip` more operands: none or two. */
-static bool factors(const Adjoint *a, const CcNode *n, int skip, CcOperand out[2]) {
-    const int left = n->n_in - 1 - skip;
-    out[0] = out[1] = none();
-    for (int i = 0; i < left && i < 2; i++) out[i] = *cc_graph_operand(a->g, n, 1 + skip + i);
-    const bool plain = out[0].kind != CC_IN_VALUE && out[0].kind != CC_IN_NUMBER && out[0].kind == out[1].kind;
-    return (left == 0 || left == 2) && plain;
+/* The factors, behind x and `skip` more operands, for a plane at least; -1: there are others than none or all. */
+static int factors(const Adjoint *a, const CcNode *n, int skip, CcOperand out[CC_SPATIAL]) {
+    const int dims = type_of(a, n->out0)->ndim - 2, given = n->n_in - 1 - skip;
+    int at = 0;
+    if (dims < 1 || dims > CC_SPATIAL || type_of(a, cc_graph_source(a->g, n))->ndim != 2 + dims) return -1;
+    if (given != 0 && given != dims) return -1;
+    for (int i = 0; i < given; i++) {
+        const CcOperand o = *cc_graph_operand(a->g, n, 1 + skip + i);
+        if (o.kind == CC_IN_VALUE || o.kind == CC_IN_NUMBER) return -1;
+        if (i == 0 && dims < PLANE) out[at++] = o.kind == CC_IN_NONE ? none() : float_of(1);
+        out[at++] = o;
+    }
+    while (at < CC_MAX(dims, PLANE)) out[at++] = none();
+    return at;
 }
 
-static bool is_resampled(const Adjoint *a, const CcNode *n) {
-    return n->n_in > 0 && type_of(a, cc_graph_source(a->g, n))->ndim == 4 && type_of(a, n->out0)->ndim == 4;
-}
-
-/* Each element of x is repeated a whole number of times: sums over its copies. */
+/* Each element of x is repeated a whole number of times in each dim: sums over its copies. */
 static bool add_copies(Adjoint *a, int x, int g) {
-    CcType t = cc_adjoint_dense(type_of(a, x));
-    const CcType big = *type_of(a, g);
-    if (big.size[2] % t.size[2] != 0 || big.size[3] % t.size[3] != 0) return false;
-    CcType split = t;
-    split.ndim = 6;
-    split.size[3] = big.size[2] / t.size[2];
-    split.size[4] = t.size[3];
-    split.size[5] = big.size[3] / t.size[3];
+    const CcType t = cc_adjoint_dense(type_of(a, x)), big = *type_of(a, g);
+    CcType split = t, one;
+    if (2 * t.ndim - 2 > CC_MAX_DIMS) return false;
+    split.ndim = 2;
+    for (int d = 2; d < t.ndim; d++) {
+        if (big.size[d] % t.size[d] != 0) return false;
+        split.size[split.ndim++] = t.size[d];
+        split.size[split.ndim++] = big.size[d] / t.size[d];
+    }
     cc_type_make_contiguous(&split);
-    CcType one = split;
-    one.size[3] = one.size[5] = 1;
+    one = split;
+    for (int d = 3; d < one.ndim; d += 2) one.size[d] = 1;
     cc_type_make_contiguous(&one);
     const int sum = cc_adjoint_summed(a, cc_adjoint_reshaped(a, g, &split), one);
     cc_adjoint_add(a, x, cc_adjoint_reshaped(a, sum, &t));
     return true;
 }
 
-bool cc_spatial_nearest(Adjoint *a, const CcNode *n) {
-    CcOperand by[2];
-    const int x = cc_graph_source(a->g, n), g = a->grad[n->out0];
-    if (!is_resampled(a, n) || !factors(a, n, 0, by)) return false;
-    const CcType t = type_for(a, x);
-    const CcType *big = type_of(a, g);
-    bool regular = true;
-    for (int d = 0; d < 2; d++)
-        regular = regular &&
-                  (by[d].kind == CC_IN_NONE || number_of(&by[d]) * (double)t.size[2 + d] == (double)big->size[2 + d]);
-    if (regular && add_copies(a, x, g)) return true;
-    const bool exact = n->op == CC_OP_upsample_exact;
-    cc_adjoint_add(a, x,
-                   emit(a, exact ? CC_OP_upsample_exact_dx : CC_OP_upsample_nearest_dx, &t, value_of(g), by[0], by[1]));
+/* The derivative that torch's kernel computes: op(grad, lead.., factors..) */
+static bool resampled(Adjoint *a, const CcNode *n, CcOpId op, const CcOperand *corners, const CcOperand *by, int n_by) {
+    const int x = cc_graph_source(a->g, n), dims = type_of(a, x)->ndim - 2;
+    CcOperand in[2 + CC_SPATIAL] = {value_of(framed(a, a->grad[n->out0], dims, PLANE))};
+    CcType t;
+    int n_in = 1;
+    if (!find_framed(type_for(a, x), dims, PLANE, &t)) return false;
+    if (corners != NULL) in[n_in++] = *corners;
+    for (int i = 0; i < n_by; i++) in[n_in++] = by[i];
+    add_framed(a, x, cc_adjoint_in(a, op, &t, in, n_in));
     return true;
 }
 
+bool cc_spatial_nearest(Adjoint *a, const CcNode *n) {
+    CcOperand by[CC_SPATIAL];
+    const int n_by = factors(a, n, 0, by);
+    if (n_by < 0) return false;
+    const int x = cc_graph_source(a->g, n), g = a->grad[n->out0], dims = type_of(a, x)->ndim - 2;
+    const CcType t = type_for(a, x), *big = type_of(a, g);
+    bool regular = true;
+    for (int d = 0; d < dims; d++) {
+        const CcOperand *o = &by[n_by - dims + d];
+        regular =
+            regular && (o->kind == CC_IN_NONE || number_of(o) * (double)t.size[2 + d] == (double)big->size[2 + d]);
+    }
+    if (regular && add_copies(a, x, g)) return true;
+    return resampled(a, n, n->op == CC_OP_upsample_exact ? CC_OP_upsample_exact_dx : CC_OP_upsample_nearest_dx, NULL,
+                     by, n_by);
+}
+
 bool cc_spatial_interpolation(Adjoint *a, const CcNode *n) {
-    CcOperand by[2];
-    const int x = cc_graph_source(a->g, n);
-    if (!is_resampled(a, n) || n->n_in < 2 || !factors(a, n, 1, by)) return false;
-    const CcOperand corners = *cc_graph_operand(a->g, n, 1);
-    if (!is_bool(corners)) return false;
-    const CcType t = type_for(a, x);
-    const bool cubic = n->op == CC_OP_upsample_cubic;
-    cc_adjoint_add(a, x,
-                   emit(a, cubic ? CC_OP_upsample_cubic_dx : CC_OP_upsample_linear_dx, &t, value_of(a->grad[n->out0]),
-                        as_bool(corners), by[0], by[1]));
+    CcOperand by[CC_SPATIAL];
+    const int n_by = n->n_in < 2 ? -1 : factors(a, n, 1, by);
+    if (n_by < 0 || !is_bool(*cc_graph_operand(a->g, n, 1))) return false;
+    const CcOperand corners = as_bool(*cc_graph_operand(a->g, n, 1));
+    if (n->op == CC_OP_upsample_cubic)
+        return n_by == PLANE && resampled(a, n, CC_OP_upsample_cubic_dx, &corners, by, n_by);
+    return resampled(a, n, n_by == PLANE ? CC_OP_upsample_linear_dx : CC_OP_upsample_trilinear_dx, &corners, by, n_by);
+}
+
+/* ------------------------------------------------------------------ windows side by side */
+
+bool cc_spatial_im2col(Adjoint *a, const CcNode *n) {
+    CcIn_im2col in;
+    if (!cc_in_im2col(a->g, n, &in) || !is_framed(a, in.x.value, PLANE, PLANE)) return false;
+    CcType x, y = cc_adjoint_dense(type_of(a, n->out0));
+    if (!find_framed(type_for(a, in.x.value), PLANE, PLANE, &x) || !find_framed(y, 1, 0, &y)) return false;
+    CcIn_im2col_dx d = {.grad = value_of(cc_adjoint_reshaped(a, a->grad[n->out0], &y)),
+                        .size = {int_of(x.size[2]), int_of(x.size[3])}};
+    copy(d.kernel, in.kernel);
+    copy(d.dilation, in.dilation);
+    copy(d.padding, in.padding);
+    copy(d.stride, in.stride);
+    add_framed(a, in.x.value, cc_adjoint_make_in(a, CC_OP_im2col_dx, &x, &d));
     return true;
 }
 
@@ -336,23 +423,39 @@ bool cc_spatial_batch_norm(Adjoint *a, const CcNode *n) {
 
 /* ------------------------------------------------------------------ padding */
 
+/* Negative widths, in the way of CC_OP_pad: zeros where the op cut x. */
+static int cut_back(Adjoint *a, int v, const CcOperand *width, int n, const CcType *x) {
+    CcOperand in[2 + 2 * CC_MAX_DIMS] = {value_of(v)};
+    bool any = false;
+    for (int k = 0; k < n; k++) {
+        in[1 + k] = int_of(CC_MAX(0, -width[k].i));
+        any = any || width[k].i < 0;
+    }
+    in[1 + n] = float_of(0);
+    return any ? cc_adjoint_in(a, CC_OP_pad, x, in, 2 + n) : v;
+}
+
 bool cc_spatial_pad(Adjoint *a, const CcNode *n) {
     CcIn_pad in;
-    CcOperand out[1 + 2 * CC_MAX_DIMS] = {value_of(a->grad[n->out0])};
-    if (!cc_in_pad(a->g, n, &in) || wants(a, in.value) || in.widths.n > 2 * CC_MAX_DIMS) return false;
-    const CcType *x = type_of(a, in.x.value);
+    CcOperand out[1 + 2 * CC_MAX_DIMS] = {value_of(a->grad[n->out0])}, width[2 * CC_MAX_DIMS];
+    if (!cc_in_pad(a->g, n, &in) || wants(a, in.value) || in.widths.n > 2 * CC_MAX_DIMS || in.widths.n % 2 != 0)
+        return false;
+    const CcType x = cc_adjoint_dense(type_of(a, in.x.value));
     CcType t = *type_of(a, a->grad[n->out0]);
+    if (t.dtype != x.dtype || in.widths.n > 2 * x.ndim) return false;
     int n_out = 1;
-    for (int k = 0; k + 1 < in.widths.n; k += 2) {
-        const int d = x->ndim - 1 - k / 2;
-        const CcOperand *before = cc_graph_operand(a->g, n, in.widths.first + k), *after = before + 1;
-        if (d < 0 || before->kind != CC_IN_INT || after->kind != CC_IN_INT || before->i < 0 || after->i < 0)
-            return false;
+    for (int k = 0; k < in.widths.n; k += 2) {
+        const int d = x.ndim - 1 - k / 2;
+        for (int end = 0; end < 2; end++) {
+            width[k + end] = *cc_graph_operand(a->g, n, in.widths.first + k + end);
+            if (width[k + end].kind != CC_IN_INT) return false;
+            t.size[d] -= CC_MAX(0, width[k + end].i);
+        }
+        if (t.size[d] < 0) return false;
         out[n_out++] = int_of(d);
-        out[n_out++] = int_of(before->i);
-        t.size[d] = x->size[d];
+        out[n_out++] = int_of(CC_MAX(0, width[k].i));
     }
-    if (!cc_type_same_shape(&t, x) || t.dtype != x->dtype) return false;
-    cc_adjoint_add(a, in.x.value, cc_adjoint_in(a, CC_OP_slice, &t, out, n_out));
+    const int kept = cc_adjoint_in(a, CC_OP_slice, &t, out, n_out);
+    cc_adjoint_add(a, in.x.value, cut_back(a, kept, width, in.widths.n, &x));
     return true;
 }
