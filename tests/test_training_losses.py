@@ -115,7 +115,7 @@ def test_gradients(name):
     for dtype, near in ((torch.float32, (1e-4, 1e-5)), (torch.float64, (1e-9, 1e-10))):
         for layout, made in LAYOUTS.items():
             fn = compare(with_sum(OPS[name]), lambda x, made=made, dtype=dtype: made(x.to(dtype)), *near)
-            if not EAGER and layout == "dense" and dtype is torch.float32 and " of 0 and 1" not in name:
+            if not EAGER and layout == "dense" and dtype is torch.float32 and " of 0 and 1" not in name and "kl_div" not in name:
                 assert {line.split()[0] for line in steps(fn)} == {"stage"}, steps(fn)
 
 

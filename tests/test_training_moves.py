@@ -1,5 +1,5 @@
 """Derivatives of ops that move elements, read or write them at indices, pad with them, scan them or multiply them
-(csrc/grad/moves.c, rules.c): against eager autograd, between pointwise ops with which they form one stage."""
+(csrc/grad/moves.c, puts.c, rules.c): against eager autograd, between pointwise ops with which they form one stage."""
 
 import ccompile
 import pytest
@@ -9,6 +9,8 @@ from ccompile.api import compiled_of
 from conftest import EAGER
 
 I = torch.tensor([[0, 2, 2, 1], [3, 3, 0, 1], [1, 0, 0, 2], [2, 2, 2, 2]])  # columns or rows of [4, 6]; repeats
+MASK = torch.tensor([[i * 7 % 3 == 0 for i in range(k, k + 6)] for k in range(4)])
+ZEROS = torch.tensor([[1, 0, 1, 1, 0, 1], [1] * 6, [0] * 6, [1, 1, 1, 1, 1, 0]])
 J, K, FEW = torch.tensor([0, 2, 2]), torch.tensor([-1, 1, 1]), torch.tensor([3, 0])
 NONE = torch.empty(0, dtype=torch.int64)
 
@@ -68,6 +70,46 @@ OPS = {  # of x [4, 6]
     "index_add": lambda x: x.index_add(1, J, (x * 3)[:, :3], alpha=2),
     "index_copy": lambda x: x.index_copy(0, FEW, (x * 2)[:2]),
     "index_fill": lambda x: x.index_fill(-1, J, 0.5),
+    "index_fill with a tensor": lambda x: x.index_fill(-1, J[:2], x[1, 2]),
+    "index_add of a number's worth": lambda x: x.index_add(0, FEW, (x * 3)[2:], alpha=-1),
+    "index_put": lambda x: x.index_put((J, K), x[0, :3] * 2),
+    "index_put of rows": lambda x: x.index_put((FEW,), x[1:2] * 2),
+    "index_put that adds": lambda x: x.index_put((J, K), x[0, :3] * 2, accumulate=True),
+    "index_put of a table": lambda x: x.index_put((I[:2, :2], FEW), (x * 2)[:2, :1], True),
+    "index_put of a number": lambda x: x.index_put((J, K), x.sum()),
+    "scatter_reduce of means": lambda x: x.scatter_reduce(1, I, (x * 2)[:, :4], "mean"),
+    "scatter_reduce of means, without x": lambda x: x.scatter_reduce(0, I, (x * 2)[:, :4], "mean", include_self=False),
+    "scatter_reduce of maxima": lambda x: x.scatter_reduce(1, I, (x * 2)[:, :4], "amax"),
+    "scatter_reduce of minima, with ties": lambda x: x.clamp(-0.1, 0.1).scatter_reduce(1, I, x.clamp(-0.1, 0.1)[:, :4], "amin"),
+    "scatter_reduce of maxima, without x": lambda x: x.scatter_reduce(0, I, (x * 2)[:, :4], "amax", include_self=False),
+    "scatter_reduce of sums, without x": lambda x: x.scatter_reduce(1, I, (x * 2)[:, :4], "sum", include_self=False),
+    "select_scatter": lambda x: x.select_scatter(x[0] * 2, 0, -1),
+    "slice_scatter": lambda x: x.slice_scatter(x[:2] * 2, 0, 1, 3),
+    "slice_scatter with steps": lambda x: x.slice_scatter(x[:, :3] * 2, -1, -5, None, 2),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(x[:, 0] * 2),
+    "diagonal_scatter below": lambda x: x.diagonal_scatter(x[0, :3] * 2, -1, 0, 1),
+    "diagonal": lambda x: x.diagonal() * 2,
+    "diagonal above": lambda x: x.diagonal(2, 0, 1) * x.diagonal(-1)[0],
+    "diagonal of matrices": lambda x: x.reshape(2, 2, 6).diagonal(1, 2, 0) * 2,
+    "unfold": lambda x: x.unfold(1, 3, 2) * 2,
+    "unfold of rows": lambda x: x.unfold(0, 2, 1).sin(),
+    "masked_scatter": lambda x: x.masked_scatter(MASK, x.flip(1) * 2),
+    "masked_scatter of rows": lambda x: x.masked_scatter(MASK[:1], (x * 2).reshape(-1)),
+    "take": lambda x: x.take(I * 5),
+    "take from the end": lambda x: torch.take(x, -1 - J),
+    "take_along_dim": lambda x: x.take_along_dim(I, 1),
+    "take_along_dim, broadcast": lambda x: torch.take_along_dim(x, I[:, :1], 0) + torch.take_along_dim(x[:1], I, 1).sum(),
+    "cumprod": lambda x: x.cumprod(1),
+    "cumprod with zeros": lambda x: (x * ZEROS).cumprod(1) + (x * ZEROS).cumprod(0),
+    "logcumsumexp": lambda x: x.logcumsumexp(1) + (x * 40).logcumsumexp(-2),
+    "vstack of vectors": lambda x: torch.vstack([x[0], x, x[1]]),
+    "column_stack of vectors": lambda x: torch.column_stack([x[:, 0], x, x[:, 1]]),
+    "dstack": lambda x: torch.dstack([x, x.cos()]),
+    "cat with an empty vector": lambda x: torch.cat([x, torch.zeros(0, dtype=x.dtype), x.cos()]),
+    "one of a slice": lambda x: x[0, :1] * x[:1, 2:] + x[3:, :1],
+    "attention with a mask": lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 2, 4, 3)] * 3, x[:, :4]),
+    "attention with a bias of heads": lambda x: F.scaled_dot_product_attention(x.reshape(2, 2, 2, 3), x.reshape(2, 2, 2, 3), x.reshape(2, 2, 2, 3).exp(), x.reshape(2, 2, 6)[:, None, :, :2], scale=0.7),
+    "attention with fewer heads of keys": lambda x: F.scaled_dot_product_attention(x.reshape(1, 4, 2, 3), x.reshape(1, 4, 2, 3)[:, :2], x.reshape(1, 4, 2, 3)[:, 1:3], enable_gqa=True),
     "tril": lambda x: x.tril(),
     "triu": lambda x: torch.triu(x, -1),
     "masked_fill": lambda x: x.masked_fill(x > 0.2, 0.5),
@@ -134,6 +176,10 @@ EMPTY = {
     "gather of none": lambda x: x.gather(1, I[:0]),
     "repeat of none": lambda x: x.repeat(0, 2),
     "nothing added": lambda x: x.index_add(1, NONE, x[:, :0]),
+    "nothing put": lambda x: x.index_put((NONE,), x[:0]),
+    "no diagonal": lambda x: x.diagonal(6) * 2 + x.sum(),
+    "nothing taken": lambda x: x.take(NONE) + x[0, :0],
+    "nothing scanned": lambda x: x[:0].cumprod(1) + x[:0].logcumsumexp(0),
     "nothing rolled": lambda x: x[:0].roll(1, 1),
 }
 

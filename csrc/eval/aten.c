@@ -34,6 +34,8 @@ static const Aten ATEN[] = {
     {CC_OP_upsample_linear_dx, "upsample_bilinear2d_backward", ".or.*", 0},
     {CC_OP_upsample_trilinear_dx, "upsample_trilinear3d_backward", ".or.*", 0},
     {CC_OP_upsample_cubic_dx, "upsample_bicubic2d_backward", ".or.*", 0},
+    {CC_OP_unfold_dx, "unfold_backward", ".r...", 0},
+    {CC_OP_masked_scatter_ds, "masked_scatter_backward", "..r", 0},
     {CC_OP_im2col_dx, "col2im", "......", 0},
 };
 

@@ -29,7 +29,7 @@ static bool read(const CcGraph *g, const CcNode *n, Attention *out) {
 
 static bool is_true(CcOperand o) { return o.kind == CC_IN_BOOL && o.i; }
 
-/* Heads of q, k and v correspond; no gradient of the mask is wanted. */
+/* Heads of q, k and v correspond. */
 static bool is_regular(const CcGraph *g, const Attention *in) {
     const CcType *q = &g->val.at[in->q.value].type, *k = &g->val.at[in->k.value].type,
                  *v = &g->val.at[in->v.value].type;
@@ -85,13 +85,12 @@ static int dropped(Adjoint *a, const Attention *in, int p) {
     return make(a, dropped, &t, .x = value_of(p), .kept = in->kept, .p = in->p);
 }
 
-/* The gradient of the scores, given that of the probabilities. */
+/* The gradient of the scores with the mask, given that of the probabilities. */
 static int scores_grad(Adjoint *a, const Attention *in, int p, int dp) {
     const CcType t = cc_adjoint_dense(type_of(a, p));
     if (in->kept.kind == CC_IN_VALUE)
         dp = emit(a, cc_op_grad(CC_OP_dropped, 0), &t, none(), in->kept, in->p, value_of(dp), none());
-    const int ds = emit(a, cc_op_grad(CC_OP_softmax, 0), &t, none(), int_of(1), value_of(dp), value_of(p));
-    return emit(a, CC_OP_mul, &t, value_of(ds), float_of(scale_of(a, in)));
+    return emit(a, cc_op_grad(CC_OP_softmax, 0), &t, none(), int_of(1), value_of(dp), value_of(p));
 }
 
 static void add(Adjoint *a, CcOperand to, int grad) {
@@ -100,14 +99,17 @@ static void add(Adjoint *a, CcOperand to, int grad) {
 
 bool cc_attention_apply(Adjoint *a, const CcNode *n) {
     Attention of, in;
-    if (!read(a->g, n, &of) || !is_regular(a->g, &of) || wants(a, of.mask)) return false;
+    if (!read(a->g, n, &of) || !is_regular(a->g, &of)) return false;
     in = of;
     widen(a, &in);
     const int g = widened(a, a->grad[n->out0]), p = probabilities(a, &in);
     if (wants(a, of.v))
         add(a, of.v, cc_adjoint_product(a, cc_adjoint_transposed(a, dropped(a, &in, p)), g, in.v.value));
-    if (!wants(a, of.q) && !wants(a, of.k)) return true;
-    const int dp = cc_adjoint_product(a, g, cc_adjoint_transposed(a, in.v.value), p), ds = scores_grad(a, &in, p, dp);
+    if (!wants(a, of.q) && !wants(a, of.k) && !wants(a, of.mask)) return true;
+    int ds = scores_grad(a, &in, p, cc_adjoint_product(a, g, cc_adjoint_transposed(a, in.v.value), p));
+    if (wants(a, of.mask)) cc_adjoint_add_summed(a, of.mask.value, ds);
+    const CcType t = cc_adjoint_dense(type_of(a, ds));
+    ds = emit(a, CC_OP_mul, &t, value_of(ds), float_of(scale_of(a, &in)));
     if (wants(a, of.q)) add(a, of.q, cc_adjoint_product(a, ds, in.k.value, in.q.value));
     if (wants(a, of.k)) add(a, of.k, cc_adjoint_product(a, cc_adjoint_transposed(a, ds), in.q.value, in.k.value));
     return true;

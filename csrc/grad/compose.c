@@ -294,6 +294,30 @@ static bool pair(Adjoint *a, const CcNode *n, int *result) {
     return false;
 }
 
+/* Each head of k or v as often as there are heads of q for it. */
+static CcOperand for_heads(Adjoint *a, CcOperand k, int64_t heads) {
+    CcType t = dense(a, k);
+    const int dim = t.ndim - 3;
+    const int64_t times = dim >= 0 && t.size[dim] > 0 && heads % t.size[dim] == 0 ? heads / t.size[dim] : 1;
+    if (times == 1) return k;
+    t.size[dim] = heads;
+    cc_type_make_contiguous(&t);
+    return value_of(make(a, repeat_interleave, &t, .x = k, .times = int_of(times), .dim = int_of(dim)));
+}
+
+/* Several heads of q share one of k and v. */
+static int grouped_attention(Adjoint *a, const CcNode *n) {
+    CcIn_attention in;
+    const CcType y = cc_adjoint_dense(type_of(a, n->out0));
+    if (!cc_in_attention(a->g, n, &in) || in.enable_gqa.kind != CC_IN_BOOL || !in.enable_gqa.i) return -1;
+    const CcType q = dense(a, in.q);
+    if (q.ndim < 3) return -1;
+    in.k = for_heads(a, in.k, q.size[q.ndim - 3]);
+    in.v = for_heads(a, in.v, q.size[q.ndim - 3]);
+    in.enable_gqa.i = 0;
+    return cc_adjoint_make_in(a, CC_OP_attention, &y, &in);
+}
+
 /* ------------------------------------------------------------------ the derivative */
 
 static bool spell(Adjoint *a, const CcNode *n, int *result) {
@@ -306,6 +330,7 @@ static bool spell(Adjoint *a, const CcNode *n, int *result) {
     case CC_OP_triplet_margin: result[0] = triplet_margin(a, n); break;
     case CC_OP_multi_margin: result[0] = multi_margin(a, n); break;
     case CC_OP_prelu: result[0] = prelu(a, n); break;
+    case CC_OP_attention: result[0] = grouped_attention(a, n); break;
     default: return pair(a, n, result);
     }
     return result[0] >= 0;

@@ -77,6 +77,9 @@ bool cc_moves_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 /* A slice of x that drops dims or has steps. */
 bool cc_moves_slice(Adjoint *a, const CcNode *n, int x);
 
+/* ---- puts.c ---- */
+bool cc_puts_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+
 /* ---- casts.c: makes nodes of the casts that autocast hides. A node that reads one is marked as rewritten: the host
  * knows only the recorded operands ---- */
 void cc_casts_split(CcGraph *g);

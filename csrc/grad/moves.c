@@ -1,5 +1,7 @@
-/* moves: the backward of ops that move elements, read or write them at indices, or scan them; as cc_rules_apply. A read
+/* moves: the backward of ops that move elements, read them at indices, or scan them; as cc_rules_apply. A read
  * at indices becomes a sum at these indices; what was repeated is summed over its copies. */
+#include <math.h>
+
 #include "grad_int.h"
 
 static CcType dense(const Adjoint *a, int v) { return cc_adjoint_dense(type_of(a, v)); }
@@ -289,16 +291,78 @@ static bool pad(Adjoint *a, const CcNode *n) {
 
 /* ------------------------------------------------------------------ scans */
 
-/* Sums from the other end. */
+/* The dim that this operand names as bits; -1: it names no dim, or several. */
+static int the_dim(const CcType *t, const CcOperand *dims) {
+    for (int d = 0; d < t->ndim; d++)
+        if (dims->kind == CC_IN_INT && dims->i == INT64_C(1) << (t->ndim - 1 - d)) return d;
+    return -1;
+}
+
+static int scanned(const Adjoint *a, const CcNode *n) {
+    return the_dim(type_of(a, n->out0), cc_graph_operand(a->g, n, 1));
+}
+
+/* The same scan from the other end. */
+static int back(Adjoint *a, CcOpId op, int v, int dim) {
+    const CcType t = dense(a, v);
+    const int scan = emit(a, op, &t, value_of(flipped(a, v, dim)), int_of(INT64_C(1) << (t.ndim - 1 - dim)));
+    return flipped(a, scan, dim);
+}
+
 static bool cumsum(Adjoint *a, const CcNode *n) {
-    const CcType g = dense(a, a->grad[n->out0]);
-    const CcOperand dims = *cc_graph_operand(a->g, n, 1);
-    int dim = -1;
-    for (int d = 0; d < g.ndim; d++)
-        if (dims.kind == CC_IN_INT && dims.i == INT64_C(1) << (g.ndim - 1 - d)) dim = d;
+    const int dim = scanned(a, n);
     if (dim < 0) return false;
-    const int sums = emit(a, CC_OP_cumsum, &g, value_of(flipped(a, a->grad[n->out0], dim)), dims);
-    cc_adjoint_add_summed(a, cc_graph_source(a->g, n), flipped(a, sums, dim));
+    cc_adjoint_add_summed(a, cc_graph_source(a->g, n), back(a, CC_OP_cumsum, a->grad[n->out0], dim));
+    return true;
+}
+
+/* 1 where x is this number. */
+static int is_number(Adjoint *a, int x, double number) {
+    CcType flags = dense(a, x);
+    flags.dtype = CC_DT_BOOL;
+    return emit(a, CC_OP_eq, &flags, value_of(x), float_of(number));
+}
+
+/* Before the first zero of a row, dx = sum(g * y from here on) / x; at it, y is taken without this factor; behind it, all
+ * products contain a zero. */
+static bool cumprod(Adjoint *a, const CcNode *n) {
+    const int dim = scanned(a, n), x = cc_graph_source(a->g, n), g = a->grad[n->out0];
+    if (dim < 0 || type_of(a, x)->dtype != type_of(a, g)->dtype) return false;
+    const CcType t = dense(a, x);
+    CcType flags = t;
+    flags.dtype = CC_DT_BOOL;
+    const CcOperand bits = *cc_graph_operand(a->g, n, 1), zero = value_of(is_number(a, x, 0));
+    const int count = emit(a, CC_OP_cumsum, &t, value_of(emit(a, CC_OP_cast, &t, zero)), bits);
+    const int first = emit(a, CC_OP_logical_and, &flags, zero, value_of(is_number(a, count, 1)));
+    const int other = emit(a, CC_OP_where, &t, value_of(first), float_of(1), value_of(x));
+    const int without = emit(a, CC_OP_cumprod, &t, value_of(other), bits);
+    const int sums = back(a, CC_OP_cumsum, emit(a, CC_OP_mul, &t, value_of(g), value_of(n->out0)), dim),
+              rest = back(a, CC_OP_cumsum, emit(a, CC_OP_mul, &t, value_of(g), value_of(without)), dim);
+    const int plain = emit(a, CC_OP_div, &t, value_of(sums), value_of(x)),
+              at = emit(a, CC_OP_where, &t, value_of(first), value_of(rest), float_of(0));
+    cc_adjoint_add(a, x, emit(a, CC_OP_where, &t, value_of(is_number(a, count, 0)), value_of(plain), value_of(at)));
+    return true;
+}
+
+/* Of the gradients of one sign: exp(x + log(sum(exp(log |g| - y) from here on))). */
+static int shares(Adjoint *a, int x, int y, int g, int dim, bool positive) {
+    const CcType t = dense(a, x);
+    CcType flags = t;
+    flags.dtype = CC_DT_BOOL;
+    const int own = emit(a, positive ? CC_OP_gt : CC_OP_lt, &flags, value_of(g), float_of(0));
+    const int size = positive ? g : emit(a, CC_OP_neg, &t, value_of(g));
+    const int logs =
+        emit(a, CC_OP_where, &t, value_of(own), value_of(emit(a, CC_OP_log, &t, value_of(size))), float_of(-HUGE_VAL));
+    const int sums = back(a, CC_OP_logcumsumexp, emit(a, CC_OP_sub, &t, value_of(logs), value_of(y)), dim);
+    return emit(a, CC_OP_exp, &t, value_of(add(a, sums, x)));
+}
+
+static bool logcumsumexp(Adjoint *a, const CcNode *n) {
+    const int dim = scanned(a, n), x = cc_graph_source(a->g, n), g = a->grad[n->out0];
+    if (dim < 0 || type_of(a, x)->dtype != type_of(a, g)->dtype) return false;
+    const CcType t = dense(a, x);
+    const int plus = shares(a, x, n->out0, g, dim, true), minus = shares(a, x, n->out0, g, dim, false);
+    cc_adjoint_add(a, x, emit(a, CC_OP_sub, &t, value_of(plus), value_of(minus)));
     return true;
 }
 
@@ -342,6 +406,54 @@ static bool index_select(Adjoint *a, const CcNode *n) {
     return true;
 }
 
+/* Indices that count from the end, from the start. */
+static CcOperand from_start(Adjoint *a, CcOperand index, int64_t size) {
+    const CcType t = dense(a, index.value);
+    CcType flags = t;
+    flags.dtype = CC_DT_BOOL;
+    const int negative = emit(a, CC_OP_lt, &flags, index, int_of(0)),
+              added = emit(a, CC_OP_add, &t, index, int_of(size));
+    return value_of(emit(a, CC_OP_where, &t, value_of(negative), value_of(added), index));
+}
+
+/* gather, where x and index broadcast in the other dims */
+static bool take_along(Adjoint *a, const CcNode *n) {
+    CcIn_take_along in;
+    const int g = a->grad[n->out0];
+    if (!cc_in_take_along(a->g, n, &in)) return false;
+    const CcType y = dense(a, n->out0);
+    CcType all = y;
+    const int dim = cc_graph_dim(&y, &in.dim);
+    if (dim < 0 || type_of(a, in.x.value)->ndim != y.ndim || type_of(a, in.index.value)->ndim != y.ndim) return false;
+    all.size[dim] = type_of(a, in.x.value)->size[dim];
+    cc_type_make_contiguous(&all);
+    const CcOperand index = from_start(a, in.index, all.size[dim]);
+    const int sums = make(a, scatter, &all, .x = value_of(zeros(a, &all)), .dim = int_of(dim),
+                          .index = value_of(cc_adjoint_expanded(a, index.value, &y)), .source = value_of(g),
+                          .include_self = {.kind = CC_IN_BOOL, .i = 1}, .how = int_of(1));
+    cc_adjoint_add_summed(a, in.x.value, sums);
+    return true;
+}
+
+/* x flattened, at indices */
+static bool take_flat(Adjoint *a, const CcNode *n) {
+    CcIn_take_flat in;
+    if (!cc_in_take_flat(a->g, n, &in)) return false;
+    const CcType x = dense(a, in.x.value);
+    CcType flat = x, index = dense(a, in.index.value), part;
+    index.size[0] = cc_type_numel(&index);
+    flat.size[0] = cc_type_numel(&x);
+    flat.ndim = index.ndim = 1;
+    flat.stride[0] = index.stride[0] = 1;
+    part = index;
+    part.dtype = x.dtype;
+    const CcOperand at = from_start(a, value_of(cc_adjoint_reshaped(a, in.index.value, &index)), flat.size[0]);
+    const int sums = make(a, index_add, &flat, .x = value_of(zeros(a, &flat)), .dim = int_of(0), .index = at,
+                          .source = value_of(cc_adjoint_reshaped(a, a->grad[n->out0], &part)), .alpha = int_of(1));
+    cc_adjoint_add(a, in.x.value, cc_adjoint_reshaped(a, sums, &x));
+    return true;
+}
+
 /* x[key]; not a mask, for which the result's size depends on data. */
 static bool index_key(Adjoint *a, const CcNode *n) {
     CcIn_index in;
@@ -360,14 +472,9 @@ static bool index_key(Adjoint *a, const CcNode *n) {
 
 /* max and min along one dim, and cummax: the gradient goes where the second result says. */
 static bool extreme(Adjoint *a, const CcNode *n, bool sums) {
-    const int x = cc_graph_source(a->g, n);
-    const CcOperand dims = *cc_graph_operand(a->g, n, 1);
-    if (n->n_out != 2 || dims.kind != CC_IN_INT) return false;
-    CcType kept = dense(a, x), at = kept;
-    int dim = -1;
-    for (int d = 0; d < kept.ndim; d++)
-        if (dims.i == INT64_C(1) << (kept.ndim - 1 - d)) dim = d;
-    if (dim < 0) return false;
+    const int x = cc_graph_source(a->g, n), dim = the_dim(type_of(a, x), cc_graph_operand(a->g, n, 1));
+    CcType kept = dense(a, x), at;
+    if (n->n_out != 2 || dim < 0) return false;
     if (!sums) kept.size[dim] = 1;
     cc_type_make_contiguous(&kept);
     at = kept;
@@ -375,61 +482,6 @@ static bool extreme(Adjoint *a, const CcNode *n, bool sums) {
     cc_adjoint_add(a, x,
                    scattered(a, x, dim, value_of(cc_adjoint_reshaped(a, n->out0 + 1, &at)),
                              cc_adjoint_reshaped(a, a->grad[n->out0], &kept), sums));
-    return true;
-}
-
-/* ------------------------------------------------------------------ writes at indices */
-
-enum { HOW_SET, HOW_SUM };
-
-static bool scatter(Adjoint *a, const CcNode *n) {
-    CcIn_scatter in;
-    const int dim = cc_in_scatter(a->g, n, &in) ? cc_graph_dim(type_of(a, in.x.value), &in.dim) : -1;
-    const int g = a->grad[n->out0];
-    const CcType *index = dim >= 0 ? type_of(a, in.index.value) : NULL;
-    if (dim < 0 || in.how.i > HOW_SUM || in.include_self.kind == CC_IN_VALUE || !in.include_self.i ||
-        index->ndim != type_of(a, in.x.value)->ndim ||
-        (in.source.kind == CC_IN_VALUE && !cc_type_same_shape(type_of(a, in.source.value), index)))
-        return false;
-    if (wants(a, in.source)) {
-        const CcType t = dense(a, in.source.value);
-        cc_adjoint_add(a, in.source.value,
-                       make(a, gather, &t, .x = value_of(g), .dim = int_of(dim), .index = in.index));
-    }
-    if (!wants(a, in.x)) return true;
-    const CcType t = dense(a, in.x.value);
-    const int kept = in.how.i == HOW_SUM ? g
-                                         : make(a, scatter, &t, .x = value_of(g), .dim = int_of(dim), .index = in.index,
-                                                .source = float_of(0), .include_self = in.include_self, .how = in.how);
-    cc_adjoint_add(a, in.x.value, kept);
-    return true;
-}
-
-/* index_add, index_copy, index_fill: x along one dim. */
-static bool write_along(Adjoint *a, const CcNode *n) {
-    CcIn_index_add in;
-    CcIn_index_fill fill;
-    const int g = a->grad[n->out0], x = cc_graph_source(a->g, n);
-    const bool fills = n->op == CC_OP_index_fill && cc_in_index_fill(a->g, n, &fill);
-    CcOperand dim, index, source = none(), alpha = none();
-    if (n->n_in < 4) return false;
-    dim = *cc_graph_operand(a->g, n, 1);
-    index = *cc_graph_operand(a->g, n, 2);
-    if (n->op == CC_OP_index_add && cc_in_index_add(a->g, n, &in)) alpha = in.alpha;
-    if (!fills) source = *cc_graph_operand(a->g, n, 3);
-    if ((fills && wants(a, fill.value)) || type_of(a, index.value)->ndim != 1) return false;
-    if (wants(a, source)) {
-        CcType t = dense(a, source.value);
-        int part_of_g = make(a, index_select, &t, .x = value_of(g), .dim = dim, .index = index);
-        if (alpha.kind != CC_IN_NONE) part_of_g = emit(a, CC_OP_mul, &t, value_of(part_of_g), alpha);
-        cc_adjoint_add(a, source.value, part_of_g);
-    }
-    if (!wants(a, value_of(x))) return true;
-    const CcType t = dense(a, x);
-    const int kept = n->op == CC_OP_index_add
-                         ? g
-                         : make(a, index_fill, &t, .x = value_of(g), .dim = dim, .index = index, .value = float_of(0));
-    cc_adjoint_add(a, x, kept);
     return true;
 }
 
@@ -456,10 +508,10 @@ bool cc_moves_apply(Adjoint *a, const CcNode *n) {
     case CC_OP_min_dim: return extreme(a, n, false);
     case CC_OP_cummax:
     case CC_OP_cummin: return extreme(a, n, true);
-    case CC_OP_scatter: return scatter(a, n);
-    case CC_OP_index_add:
-    case CC_OP_index_copy:
-    case CC_OP_index_fill: return write_along(a, n);
+    case CC_OP_take_along: return take_along(a, n);
+    case CC_OP_take_flat: return take_flat(a, n);
+    case CC_OP_cumprod: return cumprod(a, n);
+    case CC_OP_logcumsumexp: return logcumsumexp(a, n);
     default: return false;
     }
 }

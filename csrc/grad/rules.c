@@ -211,7 +211,7 @@ static bool view(Adjoint *a, const CcNode *n, int x) {
     case CC_OP_select: return select_one(a, n, x);
     case CC_OP_split:
     case CC_OP_unbind: return split(a, n, x);
-    default: return false;
+    default: return cc_puts_apply(a, n);
     }
 }
 
@@ -220,6 +220,18 @@ static int cut_out(Adjoint *a, int g, const CcType *part, int dim, int64_t at) {
     CcType t = *type_of(a, g);
     t.size[dim] = part->size[dim];
     return emit(a, CC_OP_slice, &t, value_of(g), int_of(dim), int_of(at));
+}
+
+/* An empty vector, which torch leaves out. */
+static bool is_skipped(const CcType *t) { return t->ndim == 1 && t->size[0] == 0; }
+
+/* vstack, column_stack and dstack give vectors and matrices the dim along which they join them. */
+static CcType with_new_dim(const CcType *t, int dim) {
+    CcType out = cc_adjoint_dense(t);
+    for (int d = out.ndim++; d > dim; d--) out.size[d] = out.size[d - 1];
+    out.size[dim] = 1;
+    cc_type_make_contiguous(&out);
+    return out;
 }
 
 static bool cat(Adjoint *a, const CcNode *n) {
@@ -231,10 +243,19 @@ static bool cat(Adjoint *a, const CcNode *n) {
     for (int i = in.tensors.first; i < in.tensors.first + in.tensors.n; i++) {
         const CcOperand o = *cc_graph_operand(a->g, n, i);
         if (o.kind != CC_IN_VALUE) return false;
-        const CcType t = *type_of(a, o.value);
-        if (t.ndim != type_of(a, g)->ndim) return false; /* an empty vector, which torch skips */
-        if (wants(a, o)) cc_adjoint_add_summed(a, o.value, cut_out(a, g, &t, dim, at));
-        at += t.size[dim];
+        CcType t = *type_of(a, o.value);
+        t.requires_grad = 0;
+        if (is_skipped(&t) && t.ndim != type_of(a, g)->ndim) {
+            if (wants(a, o)) cc_adjoint_add(a, o.value, emit(a, CC_OP_fill, &t, float_of(0)));
+            continue;
+        }
+        const CcType part = t.ndim + 1 == type_of(a, g)->ndim ? with_new_dim(&t, dim) : t;
+        if (part.ndim != type_of(a, g)->ndim) return false;
+        if (wants(a, o)) {
+            const int piece = cut_out(a, g, &part, dim, at);
+            cc_adjoint_add_summed(a, o.value, cc_adjoint_reshaped(a, piece, &t));
+        }
+        at += part.size[dim];
     }
     return true;
 }
@@ -439,7 +460,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_tensordot:
     case CC_OP_multi_dot: return cc_sums_apply(a, n);
     case CC_OP_attention:
-    case CC_OP_attention_dropped: return cc_attention_apply(a, n);
+    case CC_OP_attention_dropped: return cc_attention_apply(a, n) || cc_compose_apply(a, n);
     case CC_OP_embedding: return embedding(a, n);
     case CC_OP_batch_normed: return cc_batch_apply(a, n);
     case CC_OP_conv: return cc_spatial_conv(a, n);
@@ -465,7 +486,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     default: break;
     }
     if (cc_op_is_view(n->op)) return x >= 0 && view(a, n, x);
-    return cc_moves_apply(a, n) || rows(a, n) || cc_compose_apply(a, n);
+    return cc_moves_apply(a, n) || cc_puts_apply(a, n) || rows(a, n) || cc_compose_apply(a, n);
 }
 
 bool cc_rules_apply(Adjoint *a, int node) {
