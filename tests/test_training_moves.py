@@ -109,6 +109,7 @@ OPS = {  # of x [4, 6]
     "one of a slice": lambda x: x[0, :1] * x[:1, 2:] + x[3:, :1],
     "attention with a mask": lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 2, 4, 3)] * 3, x[:, :4]),
     "attention with a bias of heads": lambda x: F.scaled_dot_product_attention(x.reshape(2, 2, 2, 3), x.reshape(2, 2, 2, 3), x.reshape(2, 2, 2, 3).exp(), x.reshape(2, 2, 6)[:, None, :, :2], scale=0.7),
+    "attention with rows that attend nowhere": lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 2, 4, 3)] * 3, x[:, :4].masked_fill(MASK[:, :1], float("-inf"))) + F.scaled_dot_product_attention(*[x.reshape(1, 2, 4, 3)] * 3, torch.zeros(4, 4, dtype=x.dtype).masked_fill(MASK[:, :4] | MASK[:, 1:2], float("-inf"))),
     "attention with fewer heads of keys": lambda x: F.scaled_dot_product_attention(x.reshape(1, 4, 2, 3), x.reshape(1, 4, 2, 3)[:, :2], x.reshape(1, 4, 2, 3)[:, 1:3], enable_gqa=True),
     "tril": lambda x: x.tril(),
     "triu": lambda x: torch.triu(x, -1),

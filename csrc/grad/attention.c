@@ -64,18 +64,34 @@ static int causal_mask(Adjoint *a, const CcType *scores) {
     return emit(a, CC_OP_tril, &t, value_of(emit(a, CC_OP_fill, &t, float_of(1))), int_of(0));
 }
 
+/* p, but 0 in the rows of x that are -inf throughout. */
+static int unless_masked(Adjoint *a, int p, int x) {
+    const CcType t = cc_adjoint_dense(type_of(a, p));
+    CcType row = t, flags;
+    row.size[t.ndim - 1] = 1;
+    cc_type_make_contiguous(&row);
+    flags = row;
+    flags.dtype = CC_DT_BOOL;
+    const int most = make(a, amax, &row, .x = value_of(x), .dims = int_of(1));
+    const int masked = emit(a, CC_OP_eq, &flags, value_of(most), float_of(-HUGE_VAL));
+    return emit(a, CC_OP_where, &t, value_of(masked), float_of(0), value_of(p));
+}
+
 /* softmax(q @ k^T * scale, masked). As in eager, a row that may not attend anywhere is 0. */
 static int probabilities(Adjoint *a, const Attention *in) {
     int x = cc_adjoint_product(a, in->q.value, cc_adjoint_transposed(a, in->k.value), -1), mask = -1;
+    bool adds = false;
     const CcType t = cc_adjoint_dense(type_of(a, x));
     x = emit(a, CC_OP_mul, &t, value_of(x), float_of(scale_of(a, in)));
     if (is_true(in->causal)) mask = causal_mask(a, &t);
     if (in->mask.kind == CC_IN_VALUE) {
         if (type_of(a, in->mask.value)->dtype == CC_DT_BOOL) mask = in->mask.value;
         else x = emit(a, CC_OP_add, &t, value_of(x), in->mask);
+        adds = mask != in->mask.value;
     }
     if (mask >= 0) x = emit(a, CC_OP_where, &t, value_of(mask), value_of(x), float_of(-HUGE_VAL));
     const int p = make(a, softmax, &t, .x = value_of(x), .dims = int_of(1));
+    if (adds) return unless_masked(a, p, x);
     return mask < 0 ? p : emit(a, CC_OP_where, &t, value_of(mask), value_of(p), float_of(0));
 }
 
