@@ -61,6 +61,12 @@ def rows(reduction):
     yield "multi_margin", lambda x: F.multi_margin_loss(x, CLASS, **more)
     yield "multi_margin, with weights", lambda x: F.multi_margin_loss(x, CLASS, p=2, margin=0.3, weight=w(x), **more)
     yield "margin_ranking", lambda x: F.margin_ranking_loss(x, x.flip(0), MASK.to(x.dtype) * 2 - 1, margin=0.1, **more)
+    yield "mse", lambda x: F.mse_loss(x, x.flip(0) * 2, **more) + F.mse_loss(x, MASK.to(x.dtype), **more)
+    yield "l1", lambda x: F.l1_loss(x, x.flip(0).relu(), **more)
+    yield "l1 of equals", lambda x: F.l1_loss(x.relu(), x.clamp(-0.1, 0.1), **more)
+    yield "smooth_l1", lambda x: F.smooth_l1_loss(x, x.flip(0), beta=0.3, **more) + F.smooth_l1_loss(x, MASK.to(x.dtype), **more)
+    yield "smooth_l1 without a bend", lambda x: F.smooth_l1_loss(x.relu(), x.clamp(-0.1, 0.1), beta=0.0, **more)
+    yield "huber", lambda x: F.huber_loss(x, x.flip(0), delta=0.3, **more) + F.huber_loss(x, MASK.to(x.dtype), **more)
     yield "kl_div", lambda x: F.kl_div(x.log_softmax(1), x.flip(0).softmax(1), **more)
     yield "kl_div of logs", lambda x: F.kl_div(x.log_softmax(1), x.flip(0).log_softmax(1), log_target=True, **more)
 
@@ -156,6 +162,32 @@ def test_a_class_out_of_range():
     for g in (fn, f):
         with pytest.raises(IndexError, match="Target 6 is out of bounds"):
             g(x, CLASS + 1)
+
+
+def test_broadcast_tensors():
+    """Recorded tensor by tensor: views, as eager's, also for other sizes."""
+
+    def f(x, y, z):
+        a, b, c = torch.broadcast_tensors(x, y, z)
+        return a, b, c, torch.tanh(a * b) * c
+
+    fn = ccompile.compile(f)
+    for x, y, z in (((4, 6), (6,), ()), ((4, 6), (6,), ()), ((3, 5), (5,), ()), ((6,), (4, 1), (1, 6)), ((1, 6), (4, 1), ()), ((4, 6), (5,), ())):
+        given = [torch.randn(s, requires_grad=True) for s in (x, y, z)]
+        sides = []
+        for g in (fn, f):
+            try:
+                made = g(*given)
+            except RuntimeError as error:
+                sides.append(str(error))
+                continue
+            assert [t.data_ptr() for t in made[:3]] == [t.data_ptr() for t in given]
+            sides.append([type(made), [(t.shape, t.stride()) for t in made], made[3].detach(), *torch.autograd.grad(made[3].sum(), given)])
+        if isinstance(sides[0], str):
+            assert sides[0] == sides[1]
+        else:
+            assert sides[0][:2] == sides[1][:2]
+            torch.testing.assert_close(sides[0][2:], sides[1][2:])
 
 
 def test_second_derivatives():

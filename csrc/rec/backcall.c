@@ -37,6 +37,8 @@ static const char templates[] =
     "    return lambda *args: tuple([\n"
     "        op(args[0][i], args[1][i], args[2][i], value=args[3][i] if split[3] else args[3])\n"
     "        for i in range(len(args[0]))])\n"
+    "def broadcaster(to):\n"
+    "    return lambda tensors: tuple([t.expand_as(tensors[to]) for t in tensors])\n"
     "def methodcaller(name, *args):\n"
     "    return lambda o: getattr(o, name)(*args)\n";
 
@@ -100,7 +102,7 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
     return CC_DONE;
 }
 
-/* ------------------------------------------------------------------ torch._foreach_* */
+/* ------------------------------------------------------------------ torch._foreach_*, torch.broadcast_tensors */
 
 /* -> number of tensors, all of the CPU; 0: not a list of such tensors */
 static Py_ssize_t tensors_in(CcRec *rec, PyObject *list) {
@@ -145,9 +147,42 @@ static PyObject *op_of_each(PyObject *f, bool *in_place, bool *value) {
     return op;
 }
 
+/* A tensor among these to whose shape all of them broadcast; -1: there is none. */
+static Py_ssize_t find_widest(PyObject *list) {
+    for (Py_ssize_t to = 0; to < PySequence_Fast_GET_SIZE(list); to++) {
+        CcTensor wide, t;
+        bool all = true;
+        cc_tens_read(PySequence_Fast_GET_ITEM(list, to), false, &wide);
+        for (Py_ssize_t i = 0; all && i < PySequence_Fast_GET_SIZE(list); i++) {
+            cc_tens_read(PySequence_Fast_GET_ITEM(list, i), false, &t);
+            const int lead = wide.type.ndim - t.type.ndim;
+            all = t.type.ndim >= 0 && lead >= 0;
+            for (int d = 0; all && d < t.type.ndim; d++)
+                all = t.type.size[d] == 1 || t.type.size[d] == wide.type.size[lead + d];
+        }
+        if (all) return to;
+    }
+    return -1;
+}
+
+/* torch.broadcast_tensors(a, b) is (a.expand_as(a), b.expand_as(a)), if a has the common shape. */
+static CcGo broadcast(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
+    const Py_ssize_t to = n == 1 && kwnames == NULL && tensors_in(rec, in[0]) > 0 ? find_widest(in[0]) : -1;
+    PyObject *args = to >= 0 ? Py_BuildValue("(n)", to) : NULL;
+    PyObject *made = args != NULL ? from_template(rec, "broadcaster", args) : NULL;
+    Py_XDECREF(args);
+    if (made == NULL) return CC_OK;
+    Py_INCREF(made); /* rec->keep drops its reference if the recording is given up */
+    ev->result = PyObject_Vectorcall(made, in, 1, NULL);
+    Py_DECREF(made);
+    return CC_DONE;
+}
+
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     enum { MOST = 4 };
     bool in_place, value;
+    if (PyCFunction_Check(f) && strcmp(((PyCFunctionObject *)f)->m_ml->ml_name, "broadcast_tensors") == 0)
+        return broadcast(rec, ev, in, n, kwnames);
     PyObject *op = n > 0 && n <= MOST ? op_of_each(f, &in_place, &value) : NULL;
     const Py_ssize_t tensors = op != NULL ? tensors_in(rec, in[0]) : 0;
     PyObject *split = tensors > 0 ? PyTuple_New(n) : NULL, *made = NULL;

@@ -103,7 +103,8 @@ CC_NEW PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *
 /* A Python function equivalent to an itemgetter, attrgetter or methodcaller; NULL (no error): f is none of these, or
  * holds something that is not constant. */
 CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
-/* Performs torch._foreach_* tensor by tensor, as torch does on the CPU: CC_DONE, or CC_OK to leave it to torch. */
+/* Performs torch._foreach_* and torch.broadcast_tensors tensor by tensor, as torch does on the CPU: CC_DONE, or CC_OK to
+ * leave it to torch. */
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 /* performs defaultdict[key] for a missing key */
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
