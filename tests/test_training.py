@@ -252,6 +252,46 @@ def test_a_result_without_a_derivative_needs_no_backward():
     assert segment["plan_text"].count("backward:") == 1
 
 
+IN_PLACE = {
+    "activations": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 6), nn.LeakyReLU(0.1, True), nn.Linear(6, 3)),
+    "more activations": lambda: nn.Sequential(nn.Linear(6, 8), nn.SiLU(True), nn.Linear(8, 6), nn.ELU(inplace=True), nn.Linear(6, 4), nn.Hardtanh(inplace=True)),
+    "convolutions": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU6(True), nn.MaxPool2d(2), nn.Conv2d(4, 3, 1), nn.Flatten()
+    ),
+    "a sum": lambda: Sum(),
+}
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        h = self.two(F.relu_(self.one(x)))
+        h += x
+        return h.mul_(2).tanh_() * 3
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_writes_inside_a_stage(name):
+    """One stage; results have eager's number of writes, gradients of gradients are eager's."""
+    f = IN_PLACE[name]()
+    fn = ccompile.compile(copy.deepcopy(f))
+    for i in range(4):
+        ends = []
+        for m in (f, fn):
+            x = torch.randn(5, 6, generator=torch.Generator().manual_seed(i), requires_grad=True)
+            y = m(x)
+            (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=i % 2 == 1, retain_graph=True)
+            (y.sum() + first.square().sum() if i % 2 else y.sum()).backward()
+            ends.append((y._version, [y, first, x.grad, *(p.grad for p in m.parameters()), *m.buffers()]))
+            m.zero_grad()
+        assert ends[0][0] == ends[1][0]
+        close(ends[1][1], ends[0][1], "value", {"rtol": 1e-3, "atol": 1e-3})
+    assert EAGER or len(stages(fn)) == 1, stages(fn)
+
+
 @pytest.mark.skipif(EAGER, reason="of the compiler")
 @pytest.mark.parametrize(
     ("f", "count"),

@@ -712,6 +712,58 @@ def in_place_inside_of_what_is_saved(compile):
 
 
 @program
+def in_place_on_what_is_saved(compile):
+    """Raises where eager raises: what an op has saved is written to."""
+
+    def saved_result(x, w, b):
+        h = (x * b).exp()
+        return h.mul_(2) + 1
+
+    def saved_operand(x, w, b):
+        h = x * b
+        k = h.sin() * 2
+        h.add_(1)
+        return k + h
+
+    def its_own_operand(x, w, b):
+        h = x * b + 1
+        h.mul_(h)
+        return h.sin() * 2
+
+    def written_twice(x, w, b):
+        h = (x * b + 1).relu_()
+        h.mul_(2)
+        return h.sin() * 2
+
+    def not_saved(x, w, b):
+        h = F.linear(x, w, b).relu_()
+        k = F.linear(h.clone(), w).add_(x).tanh_()
+        k -= 1
+        return k + h
+
+    def behind_no_grad(x, w, b):
+        h = x * b + 1
+        with torch.no_grad():
+            h.mul_(2)
+        return h.sin() * 2 + h.relu_()
+
+    def hooked(x, w, b):
+        h = F.linear(x, w, b)
+        h.register_hook(lambda g: g * 3)
+        h.relu_().mul_(b.detach())
+        return h + x * 2 + 1
+
+    out = []
+    for f in (saved_result, saved_operand, its_own_operand, written_twice, not_saved, behind_no_grad, hooked):
+        fn = compile(f)
+        for i in range(4):
+            args = leaves(seed=i)
+            y = fn(*args)
+            out.append((f.__name__, y, y._version, attempt(lambda args=args, y=y: grads_of(y, args, allow_unused=True))))
+    return out
+
+
+@program
 def in_place_on_views(compile):
     def f(x, w, b):
         h = torch.tanh(x @ w) * 2

@@ -35,6 +35,7 @@ struct CcTraining {
     const CcTrace *trace; /* while it is open */
     CcGraph *graph;       /* CcNode.origin: the trace's node */
     CcRunOptions options;
+    CcVersions versions;
     CcStages cut;
     CC_VEC(Stage) stage; /* [stage of cut] */
     int *drop;           /* values, by the last step that reads them */

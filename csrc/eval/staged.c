@@ -177,18 +177,27 @@ static int run_forward(const CcTraining *t, const Stage *s, CcSegmentHost *outer
     return run_plan(&h, &h.base);
 }
 
+/* Eager has written to these outputs in place, before it saved them. */
+static int count_writes(const CcTraining *t, const Stage *s, PyObject **value) {
+    for (int k = 0; t->versions.write.n > 0 && k < s->cut->out.n; k++)
+        for (int i = cc_versions_count(&t->versions, s->cut->out.at[k]); i > 0; i--)
+            if (cc_tens_bump_version(value[s->cut->out.at[k]]) < 0) return -1;
+    return 0;
+}
+
 static int forward(void *at, CcAutogradResults *r) {
     Run *run = at;
     const CcTraining *t = run->training;
     const Stage *s = &t->stage.at[run->stage];
     PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint->forward->val.n + 1));
-    const int status = run_forward(t, s, run->host, value);
+    int status = run_forward(t, s, run->host, value);
     for (int k = 0; k < s->cut->in.n; k++) /* the plan drops inputs after their last use */
         Py_XSETREF(value[s->cut->in.at[k]], Py_NewRef(run->in.at[k]));
     for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
         cc_vec_push(&r->differentiable, cc_rules_needs(t->graph, s->cut->out.at[k]));
         cc_vec_push(&r->out, Py_NewRef(value[s->cut->out.at[k]]));
     }
+    if (status == 0) status = count_writes(t, s, value);
     for (int k = 0; status == 0 && k < s->joint->saved.n; k++)
         cc_vec_push(&r->saved, Py_NewRef(value[s->joint->saved.at[k]]));
     cc_staged_drop(value, s->joint->forward->val.n);

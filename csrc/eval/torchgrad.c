@@ -152,7 +152,11 @@ static int repeat_nodes(Run *run, PyObject *const *saved, PyObject **value) {
     for (int i = 0; i < t->trace->symbol.n; i++) x.symbol[i] = run->symbol.n > 0 ? run->symbol.at[i] : NULL;
     for (int i = 0; i < s->cut->node.n && status == 0; i++) {
         const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
+        const int of = n->n_out > 0 ? cc_versions_of(&t->versions, n->out0) : -1;
         status = cc_repeat_takes(n) ? cc_repeat_node(t->graph, n, value) : h.call(h.ctx, n->origin);
+        /* torch writes in place: all versions are one tensor */
+        const int from = cc_repeat_takes(n) ? n->out0 : of, to = cc_repeat_takes(n) ? of : n->out0;
+        if (of >= 0 && status == 0) Py_XSETREF(value[to], Py_XNewRef(value[from]));
     }
     free(scratch);
     return status;

@@ -310,14 +310,40 @@ void cc_training_release(CcTraining *t) {
     if (--t->refs > 0) return;
     clear_stages(t);
     cc_graph_free(t->graph);
+    cc_vec_free(&t->versions.write);
     free(t->drop);
     free(t->drop_end);
     free(t);
 }
 
+/* Marks the in-place ops on a value of which the host, or more than one stage, would know an earlier version. */
+static bool mark_writes(const CcTraining *t, int value, bool *whole) {
+    const CcVersions *s = &t->versions;
+    const int of = cc_versions_of(s, value);
+    for (int i = 0; of >= 0 && i < s->write.n; i++)
+        if (s->write.at[i].value == of) whole[t->graph->node.at[s->write.at[i].node].origin] = true;
+    return of >= 0;
+}
+
+static bool mark_known(const CcTraining *t, const bool *host, bool *whole) {
+    bool any = false;
+    for (int i = 0; i < t->graph->node.n; i++) {
+        const CcNode *n = &t->graph->node.at[i];
+        for (int k = 0; host[i] && k < n->n_out; k++) any = mark_writes(t, n->out0 + k, whole) || any;
+        for (int k = 0; host[i] && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(t->graph, n, k);
+            any = (o->kind == CC_IN_VALUE && mark_writes(t, o->value, whole)) || any;
+        }
+    }
+    for (int i = 0; i < t->cut.stage.n; i++)
+        for (int k = 0; k < t->cut.stage.at[i].out.n; k++)
+            any = mark_writes(t, t->cut.stage.at[i].out.at[k], whole) || any;
+    return any;
+}
+
 /* Marks random ops whose pure part no stage contains: they stay whole. */
 static bool mark_whole(const CcTraining *t, const bool *host, bool *whole) {
-    bool any = false;
+    bool any = mark_known(t, host, whole);
     for (int i = 0; i < t->graph->node.n; i++) {
         const CcNode *n = &t->graph->node.at[i];
         if (host[i] && cc_repeat_takes(n)) any = whole[n->origin] = true;
@@ -325,11 +351,13 @@ static bool mark_whole(const CcTraining *t, const bool *host, bool *whole) {
     return any;
 }
 
-/* Cuts the graph and makes the plans of the stages. False: a random op was split in vain. */
+/* Cuts the graph and makes the plans of the stages. False: an op was split, or made pure, in vain. */
 static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
     t->graph = cc_graph_copy(g);
     cc_draws_split(t->graph, whole);
     cc_batch_split(t->graph, whole);
+    t->versions.kept = whole;
+    cc_versions_split(t->graph, &t->versions);
     bool *host = cc_mem_get((size_t)t->graph->node.n + 1);
     for (int i = 0; i < t->graph->node.n; i++) host[i] = !may_compile(t->trace, t->graph, i);
     for (cut_graph(t, host); any_stage(t) && !prepare_stages(t, host); cut_graph(t, host)) clear_stages(t);

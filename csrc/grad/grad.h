@@ -42,6 +42,20 @@ void cc_draws_split(CcGraph *g, const bool *whole);
 /* batch.c: splits batch norms in training; the parts have no recorded action (host: -1). */
 void cc_batch_split(CcGraph *g, const bool *whole);
 
+/* versions.c: makes in-place ops on the graph's own memory pure; earlier versions of a value get new numbers, in the
+ * order of their writes. */
+typedef struct CcVersion {
+    int node, value; /* an in-place op, and what it writes */
+    int before;      /* the value as it was before */
+} CcVersion;
+typedef struct CcVersions {
+    bool *kept; /* [CcNode.origin] in-place ops that stay */
+    CC_VEC(CcVersion) write;
+} CcVersions;
+void cc_versions_split(CcGraph *g, CcVersions *out);
+int cc_versions_of(const CcVersions *s, int value);    /* the value that this one is an earlier version of; -1: none */
+int cc_versions_count(const CcVersions *s, int value); /* number of its earlier versions */
+
 /* Whether rules.c can differentiate the node, with respect to the operands that require gradients. */
 bool cc_rules_take(const CcGraph *g, int node);
 /* Whether autograd computes a gradient for this value. */

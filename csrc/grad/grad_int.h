@@ -98,6 +98,8 @@ void cc_attention_lower(CcGraph *g);
 bool cc_rules_apply(Adjoint *a, int node);
 /* Does eager save tensors for the node's backward, which it frees behind it? */
 bool cc_rules_saves(const CcGraph *g, int node);
+/* Does the node's backward read this operand or result? */
+bool cc_rules_reads(const CcGraph *g, const CcNode *n, int value);
 
 /* ---- apart.c: parts of a stage that autograd goes through one by one ---- */
 typedef struct CcParts {

@@ -570,16 +570,36 @@ static bool saves_unread(const CcGraph *g, const CcNode *n) {
     return (n->op == CC_OP_mul || n->op == CC_OP_div) && cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE;
 }
 
-bool cc_rules_saves(const CcGraph *g, int node) {
+/* Does the backward of a node read a value in [from, to) of the node's own graph? to < 0: all of the forward */
+static bool backward_reads(const CcGraph *g, const CcNode *node, int from, int to) {
     Adjoint a;
     int n_forward;
     bool reads = false;
-    differentiate(g, &g->node.at[node], &a, &n_forward);
+    differentiate(g, node, &a, &n_forward);
+    if (to < 0) to = a.n_val;
     for (int i = n_forward; i < a.g->node.n && !reads; i++)
         for (int k = 0; k < a.g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(a.g, &a.g->node.at[i], k);
-            reads = reads || (o->kind == CC_IN_VALUE && o->value < a.n_val);
+            reads = reads || (o->kind == CC_IN_VALUE && o->value >= from && o->value < to);
         }
     drop(&a);
-    return reads || saves_unread(g, &g->node.at[node]);
+    return reads;
+}
+
+bool cc_rules_saves(const CcGraph *g, int node) {
+    return backward_reads(g, &g->node.at[node], 0, -1) || saves_unread(g, &g->node.at[node]);
+}
+
+/* alone() numbers a node's operands in order, then its results. */
+bool cc_rules_reads(const CcGraph *g, const CcNode *n, int value) {
+    int at = 0;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        if (o->kind != CC_IN_VALUE || first_use(g, n, k) < k) continue;
+        if (o->value == value && (n->n_out == 0 || n->out0 != value) && backward_reads(g, n, at, at + 1)) return true;
+        at++;
+    }
+    for (int k = 0; k < n->n_out; k++)
+        if (n->out0 + k == value) return backward_reads(g, n, at + k, at + k + 1);
+    return false;
 }
