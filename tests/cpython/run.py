@@ -11,6 +11,9 @@ A method is called --calls times (4), setUp and tearDown around each; what fails
 compiled. A process that is lost, or that is over its time, is begun again behind the method that it was in. differs.txt names
 methods that differ by design, each with the reason. Ends with 1 where there is any other, and where one of those passes.
 "never replayed" counts the methods none of whose calls was a replay.
+
+--folder names another folder of tests: PyTorch's `test`, of a release near the installed one (its modules can't be given out
+with ccompile). Then the modules have to be named: run.py --folder pytorch/test test_autograd test_nn
 """
 
 import argparse
@@ -109,9 +112,9 @@ def child(name, how, calls, passed_over, path):
         call = compiled[key]
         setattr(case, method, functools.wraps(fn)(lambda: call(case)))  # unittest's marks, expectedFailure among them
 
-    suite, first = unittest.TestSuite(), unittest.defaultTestLoader.loadTestsFromName(f"test.{name}")
+    suite, first = unittest.TestSuite(), unittest.defaultTestLoader.loadTestsFromName(name)
     for case in cases(first):
-        method = case.id().split(".", 1)[1]
+        method = case.id().removeprefix("test.")
         if method in passed_over or not hasattr(case, "_testMethodName"):
             continue
         for i in range(calls):
@@ -126,13 +129,17 @@ def child(name, how, calls, passed_over, path):
 
 
 # ---- all modules -------------------------------------------------------------------------------------------------
-def link(folder, how):
+def link(folder, how, tests):
     """Puts links to the tests, and to what is to be a user's code, below the folder."""
     library = pathlib.Path(unittest.__file__).parent.parent
     names = [f"{name}.py" for name in USERS] + ["unittest"] * (how != "broken")
-    (folder / "test").mkdir()
-    for path in [*(library / name for name in names), *(library / "test").iterdir()]:
-        (folder / path.relative_to(library)).symlink_to(path)
+    for name in names:
+        (folder / name).symlink_to(library / name)
+    below = folder if tests else folder / "test"
+    below.mkdir(exist_ok=True)
+    for path in (tests or library / "test").iterdir():
+        if not (below / path.name).exists():
+            (below / path.name).symlink_to(path)
 
 
 def read(path, seen, counted, replays):
@@ -153,15 +160,15 @@ def read(path, seen, counted, replays):
     return at
 
 
-def run_module(name, how, calls):
-    """{"Class.method i": (status, text)} and {"Class.method i": replays}."""
+def run_module(name, how, calls, tests):
+    """{"module.Class.method i": (status, text)} and {"module.Class.method i": replays}."""
     seen, counted, replays, passed_over = {}, {}, {}, set()
     while True:
         with tempfile.TemporaryDirectory() as folder:
             path, links = pathlib.Path(folder) / "told", pathlib.Path(folder) / "links"
             path.touch()
             links.mkdir()
-            link(links, how)
+            link(links, how, tests)
             paths = [str(links), str(HERE.parent.parent / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
             command = [
@@ -170,7 +177,7 @@ def run_module(name, how, calls):
                 "faulthandler",
                 __file__,
                 "--child",
-                name,
+                name if tests else f"test.{name}",
                 how,
                 str(calls),
                 str(path),
@@ -197,16 +204,16 @@ def run_module(name, how, calls):
                 seen[name] = lost
             return seen, replays
         seen[at] = lost
-        passed_over.update(key.rsplit(" ", 1)[0].split(".", 1)[1] for key in seen if "." in key)
+        passed_over.update(key.rsplit(" ", 1)[0] for key in seen if "." in key)
 
 
-def differences(name, calls, wanted):
+def differences(name, calls, tests):
     """(what passes plainly and not compiled, methods that pass plainly, replays, those of them that were never replayed)"""
-    plain, _ = run_module(wanted or name, "plain", calls)
+    plain, _ = run_module(name, "plain", calls, tests)
     passed = {key: key.rsplit(" ", 1)[0] for key, (status, _) in plain.items() if status == "ok"}
     bad, total, never = {}, 0, set(passed.values())
     for how in ("broken", "whole"):
-        compiled, replays = run_module(wanted or name, how, calls)
+        compiled, replays = run_module(name, how, calls, tests)
         total += sum(replays.values())
         for key, method in passed.items():
             got = compiled.get(key, ("missing", ""))
@@ -228,14 +235,16 @@ def main():
     parser.add_argument("-j", type=int, default=os.cpu_count(), metavar="JOBS")
     parser.add_argument("--calls", type=int, default=4)
     parser.add_argument("-v", action="store_true", help="show how each one fails")
+    parser.add_argument("--folder", type=pathlib.Path, help="of other tests than CPython's")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
-    folder = pathlib.Path(unittest.__file__).parent.parent / "test"
-    jobs = {name: name.split(".")[0] for name in args.names or MODULES}
-    jobs = {name: module for name, module in jobs.items() if list(folder.glob(module + "*"))}
+    if args.folder and not args.names:
+        parser.error("--folder: name the modules to run")
+    folder = args.folder or pathlib.Path(unittest.__file__).parent.parent / "test"
+    jobs = [name for name in args.names or MODULES if list(folder.glob(name.split(".")[0] + "*"))]
     known, failed, total, hits, unseen = allowed(), [], 0, 0, 0
     with concurrent.futures.ThreadPoolExecutor(args.j) as pool:
-        running = {pool.submit(differences, module, args.calls, name): name for name, module in jobs.items()}
+        running = {pool.submit(differences, name, args.calls, args.folder and args.folder.resolve()): name for name in jobs}
         for done in concurrent.futures.as_completed(running):
             bad, methods, n, never = done.result()
             total += len(methods)
