@@ -252,6 +252,33 @@ def test_a_result_without_a_derivative_needs_no_backward():
     assert segment["plan_text"].count("backward:") == 1
 
 
+PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 0]]).bool()
+ATTENTION = {
+    "plain": lambda m, q: m(q, q, q, need_weights=False)[0] * 2,
+    "padded": lambda m, q: m(q, q, q, key_padding_mask=PADDING, need_weights=False)[0] * 2,
+    "causal": lambda m, q: m(q, q, q, attn_mask=~MASK, need_weights=False)[0] * 2,
+    "weights": lambda m, q: (lambda y, w: y * 2 + w.square().mean())(*m(q, q, q, key_padding_mask=PADDING)),
+    "other keys": lambda m, q: m(q, q.flip(1) * 2, q.exp(), need_weights=False)[0] * 2,
+}
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_multihead_attention(name, batch_first):
+    """What torch multiplies in a backward has other strides than what the plan's kernels read."""
+    torch.manual_seed(0)
+    f, m = ATTENTION[name], nn.MultiheadAttention(8, 4, batch_first=batch_first)
+    fn = ccompile.compile(lambda q: f(m, q))
+    for i in range(4):
+        ends = []
+        for call in (fn, lambda q: f(m, q)):
+            q = torch.randn((3, 4, 8) if batch_first else (4, 3, 8), generator=torch.Generator().manual_seed(i), requires_grad=True)
+            m.zero_grad()
+            call(q).square().sum().backward()
+            ends.append([q.grad, *(p.grad.clone() for p in m.parameters())])
+        close(*ends, "gradient", F32)
+
+
 IN_PLACE = {
     "activations": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 6), nn.LeakyReLU(0.1, True), nn.Linear(6, 3)),
     "more activations": lambda: nn.Sequential(nn.Linear(6, 8), nn.SiLU(True), nn.Linear(8, 6), nn.ELU(inplace=True), nn.Linear(6, 4), nn.Hardtanh(inplace=True)),

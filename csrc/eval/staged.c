@@ -106,14 +106,26 @@ static PyObject *as_dense(PyObject *o, const CcType *type) {
     return r;
 }
 
+/* The elements of a tensor in the shape of `type`. */
+static PyObject *make_reshaped(PyObject *a, const CcType *type) {
+    PyObject *size = PyTuple_New(type->ndim), *r = NULL;
+    for (int d = 0; size != NULL && d < type->ndim; d++) PyTuple_SET_ITEM(size, d, PyLong_FromLongLong(type->size[d]));
+    if (size != NULL) r = PyObject_CallMethod(a, "reshape", "(O)", size);
+    Py_XDECREF(size);
+    return r;
+}
+
 /* A node of the backward that no kernel or library takes. */
 static int backward_call(void *ctx, int node) {
     const StageHost *h = ctx;
     const CcNode *n = &h->graph->node.at[node];
+    const CcType *type = &h->graph->val.at[n->out0].type;
     PyObject *a = h->value[cc_graph_source(h->graph, n)], *r;
-    if (cc_aten_takes(n)) r = as_dense(cc_aten_call(h->graph, n, h->value), &h->graph->val.at[n->out0].type);
+    if (cc_aten_takes(n)) r = cc_aten_call(h->graph, n, h->value);
+    else if (n->op == CC_OP_reshape) r = make_reshaped(a, type);
     else if (cc_op_is_view(n->op)) r = make_view(h->graph, n, a);
     else r = PyObject_CallMethod(a, "matmul", "O", h->value[cc_graph_operand(h->graph, n, 1)->value]);
+    r = as_dense(r, type); /* torch's result may have other strides than what the plan's kernels read */
     Py_XSETREF(h->value[n->out0], r);
     return r != NULL ? 0 : -1;
 }

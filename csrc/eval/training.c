@@ -123,10 +123,9 @@ static bool refuse_stages(const CcGraph *g, const CcStages *cut, bool *host) {
 
 /* ------------------------------------------------------------------ making plans */
 
-/* Derivatives of aten.c, products that no library takes (f64), and views of what they read. */
+/* Derivatives of aten.c, products that no library takes (f64), and views and reshapes of what they read. */
 static bool torch_can(const CcNode *n) {
-    return n->op == CC_OP_matmul || cc_aten_takes(n) ||
-           (cc_op_is_view(n->op) && n->op != CC_OP_reshape && n->n_out == 1);
+    return n->op == CC_OP_matmul || cc_aten_takes(n) || (cc_op_is_view(n->op) && n->n_out == 1);
 }
 
 /* recorded[node]: >= 0 for recorded nodes, which torch can run; NULL: none of them is. */
