@@ -549,6 +549,8 @@ def attend(x, p=0.3):
 DROPS = {
     "dropout": lambda x, w, b: F.dropout(F.gelu(x @ w), 0.3) * b + F.dropout(x, 0.1),
     "dropout_of_a_view": lambda x, w, b: F.dropout((x * b).transpose(1, 2), 0.5).exp() * 2,
+    "dropout_of_channels": lambda x, w, b: F.dropout2d((x * b).unsqueeze(-1), 0.4).exp() * F.dropout1d(x @ w.relu(), 0.3).unsqueeze(-1).sum(1, keepdim=True).sum(),
+    "dropout_of_channels_last": lambda x, w, b: F.dropout2d((x * b).unsqueeze(-1).repeat(1, 1, 1, 2).contiguous(memory_format=torch.channels_last), 0.4).exp() * 2,
     "nothing_dropped": lambda x, w, b: F.dropout(x * b, 0.0).exp() + F.dropout(x, 0.4, training=False),
     "all_dropped": lambda x, w, b: F.dropout(x * b, 1.0).exp() + x,
     "attention": lambda x, w, b: attend(x * b),

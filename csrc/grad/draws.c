@@ -32,15 +32,24 @@ static bool is_plain_float(const CcType *t) {
     return t->ndim >= 0 && t->device == 1 && cc_dtype_info((CcDtype)t->dtype)->kind == 'f' && cc_type_numel(t) > 0;
 }
 
+/* A number for each channel of each sample. */
+static CcType of_channels(CcType x) {
+    for (int d = 2; d < x.ndim; d++) x.size[d] = 1;
+    cc_type_make_contiguous(&x);
+    return x;
+}
+
 /* torch.empty_like(x) has x's strides if x is dense. With p = 0 or 1, or no elements, eager draws nothing. */
 static void split_dropout(CcGraph *g, int node) {
     CcIn_dropout in;
     const CcNode *n = &g->node.at[node];
-    if (n->n_out != 1 || !cc_in_dropout(g, n, &in) || !draws(&in.p)) return;
+    const bool channels = n->op == CC_OP_feature_dropout;
+    if (n->n_out != 1 || !cc_operands_read(g, n, CC_OP_dropout, &in) || !draws(&in.p)) return;
     const CcType x = g->val.at[in.x.value].type;
     const double keep = 1 - number_of(&in.p);
     if (!is_plain_float(&x) || !cc_type_dense(&x) || !cc_type_same_layout(&x, &g->val.at[n->out0].type)) return;
-    const int kept = draw(g, node, x, keep);
+    if (channels && x.ndim < 2) return;
+    const int kept = draw(g, node, channels ? of_channels(x) : x, keep);
     cc_edit_make(g, node, dropped, .x = in.x, .kept = value_of(kept), .p = float_of(keep));
     settle(&g->node.at[node]);
 }
@@ -68,7 +77,7 @@ void cc_draws_split(CcGraph *g, const bool *whole) {
     cc_edit_settle(g);
     for (int i = 0; i < n; i++) {
         if (whole[i]) continue;
-        if (g->node.at[i].op == CC_OP_dropout) split_dropout(g, i);
+        if (g->node.at[i].op == CC_OP_dropout || g->node.at[i].op == CC_OP_feature_dropout) split_dropout(g, i);
         else if (g->node.at[i].op == CC_OP_attention_dropout) split_attention(g, i);
     }
     cc_edit_settle(g);
