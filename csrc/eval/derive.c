@@ -212,6 +212,9 @@ static bool puts_rows(const Derive *d, int node) {
     return v->size[0] == i->size[0] && cc_type_numel(x) > 0;
 }
 
+/* Neither a rule nor a kernel knows the op. */
+static bool is_torchs(const CcNode *n) { return n->op == CC_OP_host || n->op == CC_OP_picked; }
+
 static bool derive_node(Derive *d, int node, CcSegmentHost *host) {
     const CcNode *n = &d->t->graph->node.at[node];
     bool ok = true;
@@ -221,7 +224,7 @@ static bool derive_node(Derive *d, int node, CcSegmentHost *host) {
         if (ok && n->op != CC_OP_host && cc_infer_asks((CcOpId)n->op)) {
             ok = run_on_stand_ins(d, node, host);
         } else if (ok) {
-            ok = n->op == CC_OP_host ? guess(d, n, out) : bind(d, node) && (puts_rows(d, node) || knows(d, node, out));
+            ok = is_torchs(n) ? guess(d, n, out) : bind(d, node) && (puts_rows(d, node) || knows(d, node, out));
             for (int k = 0; ok && k < n->n_out; k++) d->graph->val.at[n->out0 + k].type = out[k];
         }
     }

@@ -470,12 +470,12 @@ static bool index_key(Adjoint *a, const CcNode *n) {
     return true;
 }
 
-/* max and min along one dim, and cummax: the gradient goes where the second result says. */
-static bool extreme(Adjoint *a, const CcNode *n, bool sums) {
-    const int x = cc_graph_source(a->g, n), dim = the_dim(type_of(a, x), cc_graph_operand(a->g, n, 1));
+/* The gradient goes where the second result says. many: the first one has the dim, with any size. */
+static bool from_places(Adjoint *a, const CcNode *n, int dim, bool many, bool sums) {
+    const int x = cc_graph_source(a->g, n);
     CcType kept = dense(a, x), at;
     if (n->n_out != 2 || dim < 0) return false;
-    if (!sums) kept.size[dim] = 1;
+    kept.size[dim] = many ? type_of(a, n->out0)->size[dim] : 1;
     cc_type_make_contiguous(&kept);
     at = kept;
     at.dtype = CC_DT_I64;
@@ -483,6 +483,19 @@ static bool extreme(Adjoint *a, const CcNode *n, bool sums) {
                    scattered(a, x, dim, value_of(cc_adjoint_reshaped(a, n->out0 + 1, &at)),
                              cc_adjoint_reshaped(a, a->grad[n->out0], &kept), sums));
     return true;
+}
+
+/* max and min along one dim, and cummax */
+static bool extreme(Adjoint *a, const CcNode *n, bool sums) {
+    const CcType *x = type_of(a, cc_graph_source(a->g, n));
+    return from_places(a, n, the_dim(x, cc_graph_operand(a->g, n, 1)), sums, sums);
+}
+
+/* sort, topk, kthvalue, median, mode */
+static bool picked(Adjoint *a, const CcNode *n) {
+    const CcType *x = type_of(a, cc_graph_source(a->g, n));
+    return from_places(a, n, cc_graph_dim(x, cc_graph_operand(a->g, n, 1)), type_of(a, n->out0)->ndim == x->ndim,
+                       false);
 }
 
 bool cc_moves_apply(Adjoint *a, const CcNode *n) {
@@ -504,6 +517,7 @@ bool cc_moves_apply(Adjoint *a, const CcNode *n) {
     case CC_OP_gather: return gather(a, n);
     case CC_OP_index_select: return index_select(a, n);
     case CC_OP_index: return index_key(a, n);
+    case CC_OP_picked: return picked(a, n);
     case CC_OP_max_dim:
     case CC_OP_min_dim: return extreme(a, n, false);
     case CC_OP_cummax:

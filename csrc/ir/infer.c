@@ -515,9 +515,7 @@ static bool rule_attention_dropout(const Ask *a) {
 /* A product with random numbers that lie as x does. For p = 0 torch returns x itself. */
 static bool rule_dropout(const Ask *a) {
     CcIn_dropout own;
-    if (!cc_operands_read(a->g, a->n, CC_OP_dropout, &own) || own.p.kind != CC_IN_FLOAT ||
-        !(own.p.f > 0 && own.p.f < 1))
-        return false;
+    if (!cc_in_dropout(a->g, a->n, &own) || own.p.kind != CC_IN_FLOAT || !(own.p.f > 0 && own.p.f < 1)) return false;
     return in(a, 0) && cc_type_dense(in(a, 0)) && pointwise(a, false);
 }
 

@@ -462,8 +462,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
     const bool symbols = takes_symbols(rec, spec, &operands);
     action.fixed = spec->checked && !symbols;
-    action.follows =
-        symbols && !unsized && (spec->checked || (op == CC_OP_host && comparable(rec, spec, types, n_out)));
+    const bool torchs = op == CC_OP_host || op == CC_OP_picked;
+    action.follows = symbols && !unsized && (spec->checked || (torchs && comparable(rec, spec, types, n_out)));
     action.undo = (uint8_t)undo;
     for (int i = 0; n_out == 0 && result != NULL && cc_tens_is(result) && i < spec->n; i++)
         if (spec->in[i] == result) action.gives = (int16_t)(i + 1);
