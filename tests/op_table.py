@@ -370,6 +370,7 @@ row("F:prelu M:prelu P:prelu", lambda m: A(m.t(4, 5, 6), m.x(5)), lambda m: A(m.
 row("P:rrelu F:rrelu", lambda m: A(m.t(4, 5)), lambda m: A(m.t(67), 0.2, 0.4), dtypes=FLOATS, ulp=1)
 row("P:dropout F:dropout", lambda m: A(m.t(4, 25), 0.0, False), lambda m: A(m.t(4, 25), 0.5, True), dtypes=FLOATS, random=True)
 row("P:dropout2d P:alpha_dropout", lambda m: A(m.t(4, 5, 2, 2), 0.5, False), lambda m: A(m.t(4, 5, 2, 2), 0.5, True), dtypes=FLOATS, random=True)
+row("F:feature_dropout", lambda m: A(m.t(4, 5, 2, 2), 0.5, False), lambda m: A(m.t(4, 5, 2, 2), 0.5, True), dtypes=FLOATS, random=True)
 
 # ---- casts, copies, factories -------------------------------------------------------------------------------------------
 row("M:float M:double M:half M:bfloat16 M:int M:long M:short M:char M:byte M:bool", *unary("x"))
