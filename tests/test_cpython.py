@@ -1,6 +1,7 @@
 """A few of CPython's own test methods, compiled by `make test-cpython`."""
 
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -25,8 +26,9 @@ NAMES = [
 
 @pytest.mark.skipif(importlib.util.find_spec("test.test_long") is None, reason="this CPython came without its tests")
 def test_a_few():
+    names = NAMES[::2] if os.environ.get("CI") else NAMES
     done = subprocess.run(
-        [sys.executable, str(RUN), "-j", "2", "-v", "--calls", "2", *NAMES], capture_output=True, text=True, timeout=600
+        [sys.executable, str(RUN), "-j", "2", "-v", "--calls", "2", *names], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "0 differ compiled" in done.stdout

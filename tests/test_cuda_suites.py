@@ -25,20 +25,20 @@ def cuda(tmp_path_factory):
     return emulated.build(tmp_path_factory.mktemp("cuda"))
 
 
-def start(cuda, shard, *args):
-    env = emulated.environment(cuda, CCOMPILE_BACKEND="cuda", CCOMPILE_TEST_SHARD=f"{shard}/{SHARDS}",
+def start(cuda, shard, of, *args):
+    env = emulated.environment(cuda, CCOMPILE_BACKEND="cuda", CCOMPILE_TEST_SHARD=f"{shard}/{of}",
                                CCOMPILE_EMULATED_LOG=str(cuda / f"log{shard}"))  # fmt: skip
     env["PYTHONPATH"] = os.pathsep.join([str(HERE / "cuda"), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "shard", "-p", "no:cacheprovider", *args]
     return subprocess.Popen(command, env=env, cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(cuda, *args):
-    """-> (tests that passed, kernels launched)."""
+def run(cuda, *args, of=SHARDS):
+    """Runs the first SHARDS of so many shards at once. -> (tests that passed, kernels launched)"""
     logs = [cuda / f"log{i}" for i in range(SHARDS)]
     for log in logs:
         log.unlink(missing_ok=True)
-    children = [start(cuda, i, *args) for i in range(SHARDS)]
+    children = [start(cuda, i, of, *args) for i in range(SHARDS)]
     outputs = [child.communicate()[0] for child in children]
     for child, output in zip(children, outputs, strict=True):
         assert child.returncode == 0, output[-6000:]
@@ -48,8 +48,9 @@ def run(cuda, *args):
 
 def test_the_op_table(cuda):
     """But for which steps are no torch calls: test_kernels is about the CPU's library calls and own loops."""
-    passed, launched = run(cuda, "tests/test_ops.py", "--deselect=tests/test_ops.py::test_kernels")
-    assert passed > 700 and launched > 10000
+    shares = 2 if os.environ.get("CI") else 1  # half of the table in CI
+    passed, launched = run(cuda, "tests/test_ops.py", "--deselect=tests/test_ops.py::test_kernels", of=shares * SHARDS)
+    assert passed > 700 // shares and launched > 10000 // shares
 
 
 def test_models(cuda):

@@ -474,7 +474,7 @@ def like(operands, other):
 def test_rules_say_what_torch_gives(lib, name):
     drawn, fn = ROWS[name]
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(drawn, drawn)
     def run(recorded, now):
         hold(lib, name, fn, now, now)
@@ -486,7 +486,7 @@ def test_rules_say_what_torch_gives(lib, name):
 
 @pytest.mark.parametrize("name", DIMMED)
 def test_rules_of_reductions(lib, name):
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(DIMMED[name])
     def run(drawn):
         operands, fn, _ = drawn
@@ -497,7 +497,7 @@ def test_rules_of_reductions(lib, name):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_memory_formats_are_those_of_the_recording(lib, form):
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(any_one(4, 4), any_one(4, 4))
     def run(recorded, now):
         hold(lib, "cast" if form == "cast" else "copy", FORMATS[form], [recorded], [now])
@@ -510,7 +510,7 @@ def test_rules_know_what_is_contiguous(lib, name):
     """A rule that never knows would pass above."""
     known = []
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(ROWS[name][0])
     def run(operands):
         plain = [o.contiguous() if isinstance(o, torch.Tensor) else o for o in operands]
