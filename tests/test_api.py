@@ -85,12 +85,12 @@ def test_stub_and_c_module_agree():
                 assert hasattr(getattr(_core, cls), n.name)
 
 
-def test_signature_is_torch_compiles_without_backends():
+def test_signature_is_torch_compiles():
     ours = inspect.signature(ccompile.compile).parameters
     theirs = inspect.signature(torch.compile).parameters
-    assert list(ours) == ["model", "fullgraph", "dynamic", "mode", "options", "disable"]
-    for name, parameter in ours.items():
-        assert parameter.default == theirs[name].default and parameter.kind == theirs[name].kind
+    assert theirs.keys() <= ours.keys()  # an older torch lacks some
+    for name, parameter in theirs.items():
+        assert parameter.default == ours[name].default and parameter.kind == ours[name].kind
 
 
 def test_readme_table_names_what_exists():
@@ -302,29 +302,22 @@ def test_options_are_the_knobs():
         ccompile.compile(scaled, options={name: object()})
     with pytest.raises(ValueError, match=f"did you mean {name!r}"):
         ccompile.compile(scaled, options={name + "z": value})
-    with pytest.raises(TypeError):
-        ccompile.compile(scaled, backend="inductor")
 
 
 @pytest.mark.parametrize(
     ("thing", "says"),
     [
-        (Net, "a class: compile an instance"),
+        (int, "a class without a __call__ in Python"),
         (3, "int, which is not callable"),
         ("model", "str, which is not callable"),
-        (torch.relu, "runs no Python code"),
-        (len, "runs no Python code"),
-        (torch.ones(2).add, "runs no Python code"),
-        (functools.lru_cache(scaled), "runs no Python code"),
-        (functools.partial(torch.relu), "runs no Python code"),
     ],
-    ids=["class", "int", "str", "torch.relu", "len", "bound C method", "lru_cache", "partial"],
+    ids=["class", "int", "str"],
 )
 def test_what_cannot_be_compiled_is_refused_at_once(thing, says):
     with pytest.raises(TypeError) as raised:
         ccompile.compile(thing)
     assert says in str(raised.value)
-    assert "takes a Python function or method, an nn.Module, a functools.partial" in str(raised.value)
+    assert "takes a callable, an nn.Module, a functools.partial" in str(raised.value)
 
 
 # ---------------------------------------------------------------------- modules
@@ -814,7 +807,7 @@ def test_explain_of_everything_compile_takes():
         assert told.op_count >= 2 and "1 graph, 0 graph breaks" in str(told)
         again = ccompile.explain(thing)(x)
         assert again.op_count == told.op_count
-    with pytest.raises(TypeError, match="takes a Python function"):
+    with pytest.raises(TypeError, match="takes a callable"):
         ccompile.explain(3)
 
 

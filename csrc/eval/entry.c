@@ -19,6 +19,7 @@ const CcKnobInfo *cc_policy_knobs(int *n) {
 struct CcEvalCounts cc_eval_counts;
 bool cc_eval_skip_kernels;
 _Thread_local int cc_eval_disabled;
+CcStance cc_eval_stance;
 
 /* ------------------------------------------------------------------ the callable */
 
@@ -38,7 +39,7 @@ static PyObject *self_of(const CcRoot *root) {
     return PyMethod_Check(root->callable) ? PyMethod_GET_SELF(root->callable) : root->callable;
 }
 
-int cc_root_init(CcRoot *root, PyObject *callable) {
+int cc_root_init(CcRoot *root, PyObject *callable, PyObject *name) {
     PyFunctionObject *f = function_of(callable);
     if (f == NULL) {
         PyErr_Format(
@@ -50,9 +51,16 @@ int cc_root_init(CcRoot *root, PyObject *callable) {
     }
     root->callable = callable;
     root->func = (PyFunctionObject *)Py_NewRef((PyObject *)f);
+    root->name = Py_NewRef(name != NULL ? name : f->func_qualname);
     root->knobs = cc_policy;
     cc_pace_start(root);
     return 0;
+}
+
+const char *cc_root_name(const CcRoot *root) {
+    const char *name = PyUnicode_AsUTF8(root->name);
+    if (name == NULL) PyErr_Clear(); /* it has surrogates */
+    return name != NULL ? name : "?";
 }
 
 /* ------------------------------------------------------------------ life */
@@ -88,8 +96,7 @@ void cc_root_clear(CcRoot *root) {
         return;
     }
     root->reset_pending = false;
-    if (root->entry.n > 0)
-        cc_log_add(CC_LOG_DROP, "%s: %d entries", PyUnicode_AsUTF8(root->func->func_qualname), root->entry.n);
+    if (root->entry.n > 0) cc_log_add(CC_LOG_DROP, "%s: %d entries", cc_root_name(root), root->entry.n);
     while (root->entry.n > 0) free_entry(root->entry.at[--root->entry.n]);
     while (root->point.n > 0) free_point(root->point.at[--root->point.n]);
     cc_sites_free(&root->sites);
@@ -113,6 +120,7 @@ void cc_root_free(CcRoot *root) {
     cc_vec_free(&root->hints.at);
     Py_CLEAR(root->hints.declared);
     Py_CLEAR(root->func);
+    Py_CLEAR(root->name);
 }
 
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg) {
@@ -155,8 +163,7 @@ void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *k
     cc_vec_push(&root->entry, e);
     memmove(root->entry.at + 1, root->entry.at, sizeof e * (size_t)(root->entry.n - 1));
     root->entry.at[0] = e;
-    cc_log_add(CC_LOG_ENTRY, "%s: %d guards, %d ops", PyUnicode_AsUTF8(root->func->func_qualname), trace->guards.g.n,
-               trace->ops);
+    cc_log_add(CC_LOG_ENTRY, "%s: %d guards, %d ops", cc_root_name(root), trace->guards.g.n, trace->ops);
 }
 
 /* The instruction at which a frame continues. Follows jumps: 3.12 and 3.13 end a `while` with a jump back to its body,
@@ -199,7 +206,7 @@ void cc_root_failure(CcRoot *root, const CcSegment *s, int guard) {
     free(root->last_failure);
     root->last_failure = cc_mem_text(cc_sbuf_text(&text));
     cc_sbuf_free(&text);
-    cc_log_add(CC_LOG_GUARD_FAIL, "%s: %s", PyUnicode_AsUTF8(root->func->func_qualname), root->last_failure);
+    cc_log_add(CC_LOG_GUARD_FAIL, "%s: %s", cc_root_name(root), root->last_failure);
 }
 
 /* Adds the current value to last_failure. */
@@ -320,8 +327,8 @@ static bool warn_of_limit(CcRoot *root) {
                      "ccompile: %U has reached recompile_limit (%d); further variants run eagerly, and now and then "
                      "one replaces the least recently used entry. What differed last: %s. More entries: "
                      "ccompile.compile(..., options={\"recompile_limit\": %d})",
-                     root->func->func_qualname, root->knobs.recompile_limit,
-                     root->last_failure != NULL ? root->last_failure : "-", 8 * CC_MAX(root->knobs.recompile_limit, 1));
+                     root->name, root->knobs.recompile_limit, root->last_failure != NULL ? root->last_failure : "-",
+                     8 * CC_MAX(root->knobs.recompile_limit, 1));
     return PyErr_Occurred() == NULL; /* warnings are errors: the caller sees it */
 }
 
@@ -389,11 +396,19 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     if (r != NULL) return r;
     if (again) { /* eager raises the same error, with the user's lines in its traceback */
         PyErr_Clear();
-        cc_log_add(CC_LOG_EAGER, "%s: a compiled segment failed", PyUnicode_AsUTF8(root->func->func_qualname));
+        cc_log_add(CC_LOG_EAGER, "%s: a compiled segment failed", cc_root_name(root));
         return call_eagerly(root, own, own_nargsf, kwnames);
     }
     if (PyErr_Occurred()) return NULL;
     cc_eval_counts.misses++;
+    if (cc_eval_stance == CC_STANCE_EAGER_ON_RECOMPILE) return call_eagerly(root, own, own_nargsf, kwnames);
+    if (cc_eval_stance == CC_STANCE_FAIL_ON_RECOMPILE) {
+        tell_failure(root, mode, &state, first);
+        return PyErr_Format(
+            PyExc_RuntimeError, "%s would have to be compiled, but the stance is 'fail_on_recompile'. %s%s",
+            cc_root_name(root), root->last_failure != NULL ? "What differs: " : "Nothing is compiled yet",
+            root->last_failure != NULL ? root->last_failure : "");
+    }
     int victim;
     const bool full = is_full(root, &victim);
     if (!may_record(root, full)) return call_eagerly(root, own, own_nargsf, kwnames);
@@ -445,12 +460,18 @@ static PyObject *call_timed(CcRoot *root, PyObject *const *args, size_t nargsf, 
     return r;
 }
 
+static bool stays_eager(const CcRoot *root) {
+    return cc_eval_stance == CC_STANCE_FORCE_EAGER ||
+           (cc_eval_stance == CC_STANCE_EAGER_THEN_COMPILE && root->calls == 1);
+}
+
 PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     if (cc_eval_disabled > 0 || cc_eval_recording() || cc_hook_traced())
         return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
     root->calls++;
     cc_eval_counts.calls++;
-    if (root->eager_only) return call_eagerly(root, args, nargsf, kwnames);
-    if (root->calls >= root->pace.from) return call_timed(root, args, nargsf, kwnames);
+    if (root->eager_only || stays_eager(root)) return call_eagerly(root, args, nargsf, kwnames);
+    if (root->calls >= root->pace.from && cc_eval_stance == CC_STANCE_DEFAULT)
+        return call_timed(root, args, nargsf, kwnames);
     return root->pace.slow ? call_eagerly(root, args, nargsf, kwnames) : call_here(root, args, nargsf, kwnames);
 }

@@ -114,6 +114,7 @@ typedef struct CcLap {
 typedef struct CcRoot {
     PyObject *callable;     /* borrowed from the owner */
     PyFunctionObject *func; /* strong */
+    PyObject *name;         /* str, for reports and events; strong */
     CcKnobs knobs;
     CcHints hints; /* what becomes symbolic in the next recording */
     bool fullgraph;
@@ -138,8 +139,9 @@ typedef struct CcRoot {
 } CcRoot;
 
 /* callable: Python function, bound method, or an object with a Python __call__. -1 with TypeError set: anything
- * else. */
-CC_MUST int cc_root_init(CcRoot *root, PyObject *callable);
+ * else. name: a str; NULL: the function's __qualname__. */
+CC_MUST int cc_root_init(CcRoot *root, PyObject *callable, PyObject *name);
+const char *cc_root_name(const CcRoot *root);
 void cc_root_clear(CcRoot *root); /* entries, segments, sites */
 void cc_root_free(CcRoot *root);
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
@@ -148,6 +150,17 @@ CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 
 /* For tests: a callable that returns a lap's time in ns, given whether it was eager; None: the real clock. */
 void cc_pace_set_clock(PyObject *clock);
+
+/* What calls do instead of recording; of the process, like torch.compiler.set_stance's. */
+typedef enum CcStance {
+    CC_STANCE_DEFAULT,
+    CC_STANCE_FORCE_EAGER,
+    CC_STANCE_EAGER_ON_RECOMPILE, /* what is not compiled yet runs eagerly */
+    CC_STANCE_FAIL_ON_RECOMPILE,  /* ... raises RuntimeError */
+    CC_STANCE_EAGER_THEN_COMPILE, /* the first call of a root runs eagerly */
+    CC_STANCE_COUNT
+} CcStance;
+extern CcStance cc_eval_stance;
 
 extern struct CcEvalCounts {
     uint64_t calls, hits, misses;

@@ -186,9 +186,8 @@ static void judge(CcRoot *root) {
     p->eager_us = (double)rank_of(p->ns[1], p->n[1], p->n[1] / 2) * 1e-3;
     if (changes) {
         p->slow = verdict > 0;
-        cc_log_add(CC_LOG_EAGER, "%s: %s than eager (%.0f us per call, eager %.0f us): runs %s",
-                   PyUnicode_AsUTF8(root->func->func_qualname), p->slow ? "slower" : "no slower", p->ours_us,
-                   p->eager_us, p->slow ? "eagerly" : "compiled again");
+        cc_log_add(CC_LOG_EAGER, "%s: %s than eager (%.0f us per call, eager %.0f us): runs %s", cc_root_name(root),
+                   p->slow ? "slower" : "no slower", p->ours_us, p->eager_us, p->slow ? "eagerly" : "compiled again");
     }
     rest(root, verdict != 0 ? LONG : 0);
 }

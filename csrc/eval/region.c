@@ -39,6 +39,7 @@ typedef struct Region {
     bool sets_handled;
     PyObject *result; /* the call's result, which a segment made below the root's frame */
     bool has_result, failed;
+    bool refuses;       /* see refuse_now */
     PyObject *error[3]; /* raised at the root when `failed` */
     CcBreakInfo unsupported;
     /* Address of the exception of an op at which the recording gave up; a reference would keep its frames alive. Under
@@ -189,8 +190,6 @@ static CcGo die(Region *g) {
     return CC_GIVE_UP;
 }
 
-static const char *name_of(const CcRoot *root) { return PyUnicode_AsUTF8(root->func->func_qualname); }
-
 /* Keeps the last 64 for reports. */
 static void keep_give_up(CcRoot *root, const CcBreakInfo *why) {
     CcBreakInfo copy = {0};
@@ -206,7 +205,7 @@ static void fill_up(Region *g, CcPoint *p, const CcBreakInfo *why, const char *w
     if (p->full) return;
     p->full = true;
     if (why != NULL) keep_give_up(g->root, why);
-    cc_log_add(CC_LOG_EAGER, "%s: after one break, %s", name_of(g->root), what);
+    cc_log_add(CC_LOG_EAGER, "%s: after one break, %s", cc_root_name(g->root), what);
 }
 
 /* A recording that ends in the user's own exception is no failure; but code that always raises is not worth
@@ -218,7 +217,7 @@ static void note_raise(Region *g, const CcBreakInfo *why) {
     if (g->first && root->entry.n == 0 && !root->eager_only && ++root->give_ups >= root->knobs.give_up_limit) {
         root->eager_only = true;
         keep_give_up(root, why);
-        cc_log_add(CC_LOG_EAGER, "%s: the first %d recordings ended in exceptions", name_of(root), root->give_ups);
+        cc_log_add(CC_LOG_EAGER, "%s: the first %d recordings ended in exceptions", cc_root_name(root), root->give_ups);
     }
 }
 
@@ -233,7 +232,7 @@ static void note_give_up(Region *g) {
         return;
     }
     keep_give_up(root, why);
-    cc_log_add(CC_LOG_GIVE_UP, "%s: %s", name_of(root), why->text);
+    cc_log_add(CC_LOG_GIVE_UP, "%s: %s", cc_root_name(root), why->text);
     if (g->raised != NULL) root->give_ups--; /* not the recording's failure */
     if (++root->give_ups >= root->knobs.give_up_limit && !g->first &&
         g->point != NULL) { /* segments before it stay in use */
@@ -241,14 +240,14 @@ static void note_give_up(Region *g) {
         root->give_ups = 0;
     } else if (root->give_ups >= root->knobs.give_up_limit) {
         root->eager_only = true;
-        cc_log_add(CC_LOG_EAGER, "%s: %d recordings in a row gave up", name_of(root), root->give_ups);
+        cc_log_add(CC_LOG_EAGER, "%s: %d recordings in a row gave up", cc_root_name(root), root->give_ups);
     }
     if (root->fullgraph && g->unsupported.text == NULL) cc_break_copy(&g->unsupported, why);
 }
 
 /* A break in a loop counts once, however often it occurs. */
 static void note_break(CcRoot *root, const CcBreakInfo *why) {
-    cc_log_add(CC_LOG_BREAK, "%s: %s", name_of(root), why->text);
+    cc_log_add(CC_LOG_BREAK, "%s: %s", cc_root_name(root), why->text);
     for (int i = 0; i < root->seen.n; i++)
         if (root->seen.at[i].site == why->site) return;
     CcBreakInfo copy = {0};
@@ -302,8 +301,21 @@ static CcGo unsupported_now(Region *g, CcEvent *ev) {
     return CC_DONE;
 }
 
+/* Stance 'fail_on_recompile', and code behind a break is not compiled. */
+static CcGo refuse_now(Region *g, const CcAct *act, CcEvent *ev) {
+    g->refuses = false;
+    g->obs.dead = true;
+    ev->result = NULL;
+    PyErr_Format(PyExc_RuntimeError,
+                 "%s would have to be compiled from line %d on, behind a graph break, but the stance is "
+                 "'fail_on_recompile'",
+                 cc_root_name(g->root), cc_code_line(act->code, act->pc));
+    return CC_DONE;
+}
+
 static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     Region *g = (Region *)obs;
+    if (g->refuses) return refuse_now(g, act, ev);
     if (!cc_rec_active(g->rec)) return die(g);
     const CcGo go = cc_rec_before(g->rec, act, ev);
     if (go == CC_DONE && !cc_rec_active(g->rec) && !g->obs.dead) { /* gave up while performing the event */
@@ -472,7 +484,7 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     g->root->recorder = g;
     if (!g->counted) g->root->recordings++;
     g->counted = true;
-    cc_log_add(CC_LOG_RECORD, "%s: after a break, line %d", name_of(g->root),
+    cc_log_add(CC_LOG_RECORD, "%s: after a break, line %d", cc_root_name(g->root),
                cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
     g->point = p;
     Varying v = {p, acts, n};
@@ -497,7 +509,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
     if (refused == NULL && acts[0] != g->root_act) refused = "the frames are nested too deeply";
     if (refused == NULL && cc_hook_traced()) refused = "a tracer or profiler is active";
     if (refused != NULL) {
-        cc_log_add(CC_LOG_EAGER, "%s: after a break: %s", name_of(g->root), refused);
+        cc_log_add(CC_LOG_EAGER, "%s: after a break: %s", cc_root_name(g->root), refused);
         return die(g);
     }
     CcPoint *p = cc_root_point(g->root, acts, n, true);
@@ -530,7 +542,11 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
         cc_segment_close(&x);
         return go;
     }
-    return p->full ? die(g) : record_from(g, p, acts, n, &mode);
+    if (cc_eval_stance == CC_STANCE_FAIL_ON_RECOMPILE && !p->full) {
+        g->refuses = true; /* the next event raises: there the frame's handlers see it */
+        return CC_OK;
+    }
+    return p->full || cc_eval_stance == CC_STANCE_EAGER_ON_RECOMPILE ? die(g) : record_from(g, p, acts, n, &mode);
 }
 
 static CcGo on_rewind(CcObserver *obs, CcAct *act) {
@@ -636,7 +652,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     const int n_kw = cc_obj_count(kwnames);
     cc_rec_begin_call(g.rec, args, n, kwnames, root->func, mode);
     PyObject *r = PyObject_Vectorcall((PyObject *)root->func, args, (size_t)n - n_kw, kwnames);
-    cc_log_add(kind, "%s: %s%s%.1f ms", name_of(root), why != NULL ? why : "", why != NULL ? "; " : "",
+    cc_log_add(kind, "%s: %s%s%.1f ms", cc_root_name(root), why != NULL ? why : "", why != NULL ? "; " : "",
                (double)(cc_log_now_ns() - start) * 1e-6);
     free(why);
     return close_region(&g, r);

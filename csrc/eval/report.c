@@ -140,9 +140,7 @@ static PyObject *entry_list(const CcRoot *root) {
         for (int p = 0; i == root->entry.n - 1 && p < root->point.n; p++)
             for (int k = 0; k < root->point.at[p]->segment.n; k++)
                 append(&segments, segment_dict(root->point.at[p]->segment.at[k], place_of(root, p)));
-        append(&list, segments != NULL
-                          ? Py_BuildValue("{s:O,s:N}", "root", root->func->func_qualname, "segments", segments)
-                          : NULL);
+        append(&list, segments != NULL ? Py_BuildValue("{s:O,s:N}", "root", root->name, "segments", segments) : NULL);
     }
     return list;
 }

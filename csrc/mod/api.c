@@ -59,6 +59,34 @@ static PyObject *api_break_at(PyObject *m, PyObject *callable_or_type) {
     Py_RETURN_NONE;
 }
 
+static PyObject *api_note(PyObject *m, PyObject *text) {
+    (void)m;
+    const char *s = PyUnicode_AsUTF8(text);
+    if (s == NULL) return NULL;
+    cc_log_add(CC_LOG_IGNORED, "%s", s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *api_set_stance(PyObject *m, PyObject *name) {
+    (void)m;
+    static const char *const names[CC_STANCE_COUNT] = {
+        [CC_STANCE_DEFAULT] = "default",
+        [CC_STANCE_FORCE_EAGER] = "force_eager",
+        [CC_STANCE_EAGER_ON_RECOMPILE] = "eager_on_recompile",
+        [CC_STANCE_FAIL_ON_RECOMPILE] = "fail_on_recompile",
+        [CC_STANCE_EAGER_THEN_COMPILE] = "eager_then_compile",
+    };
+    const char *s = PyUnicode_AsUTF8(name);
+    if (s == NULL) return NULL;
+    const CcStance before = cc_eval_stance;
+    for (int i = 0; i < CC_STANCE_COUNT; i++) {
+        if (strcmp(s, names[i]) != 0) continue;
+        cc_eval_stance = (CcStance)i;
+        return PyUnicode_FromString(names[before]);
+    }
+    return PyErr_Format(PyExc_ValueError, "unknown stance %s", s);
+}
+
 static PyObject *api_graph_break(PyObject *m, PyObject *args) {
     (void)m;
     const char *msg = "";
@@ -185,6 +213,8 @@ PyMethodDef cc_api_methods[] = {
     {"disable_pop", api_disable_pop, METH_NOARGS, "ends disable_push()"},
     {"break_at", api_break_at, METH_O,
      "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of that type"},
+    {"note", api_note, METH_O, "note(text): adds an `ignored` event"},
+    {"set_stance", api_set_stance, METH_O, "set_stance(name) -> the previous one; for ccompile.set_stance"},
     {"graph_break", api_graph_break, METH_VARARGS,
      "graph_break(msg=\"\")\n--\n\nBreaks the graph at this call in compiled code; does nothing in eager code."},
     {"is_compiling", api_is_compiling, METH_NOARGS,

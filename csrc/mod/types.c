@@ -76,11 +76,11 @@ static int set_knobs(CcRoot *root, PyObject *options) {
     return 0;
 }
 
-static Compiled *make_compiled(PyTypeObject *type, PyObject *fn) {
+static Compiled *make_compiled(PyTypeObject *type, PyObject *fn, PyObject *name) {
     Compiled *self = (Compiled *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->vectorcall = compiled_call;
-    if (cc_root_init(&self->root, fn) < 0) {
+    if (cc_root_init(&self->root, fn, name) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -97,10 +97,10 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     PyObject *fn, *dynamic = Py_None, *options = NULL, *name = NULL;
     int fullgraph = 0;
     const char *mode = "default";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!O:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!U:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
                                      &PyDict_Type, &options, &name))
         return NULL;
-    Compiled *self = make_compiled(type, fn);
+    Compiled *self = make_compiled(type, fn, name);
     if (self == NULL || set_knobs(&self->root, options) < 0) {
         Py_XDECREF(self);
         return NULL;
@@ -170,7 +170,7 @@ static PyObject *copy_compiled(PyObject *o, const char *how, PyObject *memo) {
     if (PyFunction_Check(self->fn)) return Py_NewRef(o);
     PyObject *copy = PyImport_ImportModule("copy");
     PyObject *fn = copy != NULL ? PyObject_CallMethod(copy, how, memo != NULL ? "OO" : "O", self->fn, memo) : NULL;
-    Compiled *made = fn != NULL ? make_compiled(Py_TYPE(o), fn) : NULL;
+    Compiled *made = fn != NULL ? make_compiled(Py_TYPE(o), fn, self->root.name) : NULL;
     Py_XDECREF(fn);
     Py_XDECREF(copy);
     if (made == NULL) return NULL;

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _core, config, dims
+from . import _core, config, dims, inductor
 from .module import CompiledModule, called_by, wrap_module
 
 # The knobs that a mode sets; `options` override them.
@@ -17,6 +17,7 @@ MODES: dict[str, dict[str, Any]] = {
     "max-autotune": {"freezing": True, "cuda_graphs": True, "autotune": True},
     "max-autotune-no-cudagraphs": {"freezing": True, "autotune": True},
 }
+_torch_compile: Callable[..., Any] = torch.compile  # torch's own, whatever ccompile.install() puts in its place
 
 
 def compile(
@@ -24,34 +25,70 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
+    backend: str | Callable[..., Any] | None = None,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
+    name: str | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: None = None,
 ) -> Any:
-    """Compiles a function, a method, a callable object or an nn.Module. Works as a function, and as a decorator with or
-    without arguments. Compilation happens on the first call, which records the call and returns what eager returns.
+    """Compiles a callable or an nn.Module; takes what torch.compile takes. Works as a function, and as a decorator with
+    or without arguments. Compilation happens on the first call, which records the call and returns what eager returns.
 
     fullgraph: a graph break or a give-up raises ccompile.Unsupported before the breaking instruction runs.
     dynamic:   None: a size becomes symbolic once it changes; True: immediately; False: never (one variant per shape);
                {argument: {dim: ccompile.Dim(min=, max=)}}: these immediately, others once they change.
+    backend:   None or "ccompile"; any other goes to torch.compile with all arguments, and its result is returned.
     mode:      None or "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs".
-    options:   knobs for this callable only (see ccompile.config).
+    options:   knobs for this callable only (see ccompile.config). Of Inductor's options, those with a counterpart set
+               it (max_autotune, triton.cudagraphs ...); each of the others is an `ignored` event.
+    name:      what reports and events call it; default: its __qualname__, or the class of a module.
     disable:   returns the model unchanged.
+    recompile_limit: the knob of that name. isolate_recompiles changes nothing: every result of `compile` has entries
+               and a limit of its own. shapes_spec must be None: `dynamic` and mark_dynamic declare sizes.
 
     For an nn.Module the result is an instance of its class that shares its __dict__, so that parameters, buffers,
-    hooks, state_dict keys and attributes are those of the original, which is `._orig_mod`.
+    hooks, state_dict keys and attributes are those of the original, which is `._orig_mod`. For a class it is the class
+    itself, whose instances' calls are compiled from then on.
     """
-    settings = _check(fullgraph, dynamic, mode, options, disable)
+    if backend is not None and backend != "ccompile":
+        given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
+        newer = {"name": name, "recompile_limit": recompile_limit, "shapes_spec": shapes_spec} | {
+            "isolate_recompiles": isolate_recompiles or None
+        }
+        return _compile_by_torch(model, backend, given, {key: v for key, v in newer.items() if v is not None})
+    flags = {"fullgraph": fullgraph, "disable": disable, "isolate_recompiles": isolate_recompiles}
+    settings = _check(flags, dynamic, mode, options)
+    if recompile_limit is not None:
+        settings["options"]["recompile_limit"] = config.check("argument", "recompile_limit", recompile_limit)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be a str or None, not {type(name).__name__}: {name!r}")
+    if name is not None:
+        settings["name"] = name
+    if shapes_spec is not None:
+        raise TypeError(
+            "shapes_spec must be None; declare sizes by dynamic={argument: {dim: ccompile.Dim(min=, max=)}}"
+        )
     if model is None:
         return functools.partial(_compile, settings=settings, disable=disable)
     return _compile(model, settings=settings, disable=disable)
 
 
-def _check(fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) -> dict[str, Any]:
+def _compile_by_torch(model: Any, backend: Any, settings: dict[str, Any], newer: dict[str, Any]) -> Any:
+    """torch.compile; `newer` holds arguments that torch 2.10 lacks."""
+    if isinstance(settings["dynamic"], Mapping):
+        raise TypeError(f"backend {backend!r} of torch.compile takes dynamic=True, False or None, not a dict")
+    return _torch_compile(model, backend=backend, **settings, **newer)
+
+
+def _check(flags: dict[str, Any], dynamic: Any, mode: Any, options: Any) -> dict[str, Any]:
     """Checks the arguments and returns the keyword arguments for _core.Compiled."""
-    for name, value in (("fullgraph", fullgraph), ("disable", disable)):
+    for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r}")
+    fullgraph = flags["fullgraph"]
     if dynamic is not None and not isinstance(dynamic, bool | Mapping):
         raise TypeError(
             "dynamic must be True, False or None, or {argument: {dim: Dim}}, not "
@@ -68,18 +105,18 @@ def _check(fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) 
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict of knobs or None, not {type(options).__name__}: {options!r}")
     mode = mode or "default"
-    knobs = MODES[mode] | {name: config.check("option", name, value) for name, value in (options or {}).items()}
+    knobs = MODES[mode] | inductor.knobs(options or {})
     return {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": knobs}
 
 
 def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> Any:
-    if isinstance(model, type):
-        raise TypeError(_refusal(model, "a class: compile an instance of it, or one of its methods"))
     if not callable(model) and not isinstance(model, classmethod):
         raise TypeError(_refusal(model, f"{type(model).__name__}, which is not callable"))
     if disable or isinstance(model, _core.Disabled):
         return model
     recompile = functools.partial(_compile, settings=settings)
+    if isinstance(model, type):
+        return _compile_class(model, recompile)
     if isinstance(model, CompiledModule):
         return model if isinstance(called_by(model), _core.Disabled) else recompile(model._orig_mod)
     if isinstance(settings["dynamic"], dict) and isinstance(
@@ -88,7 +125,7 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         settings = settings | {"dynamic": dims.of_call(model, settings["dynamic"])}
     if isinstance(model, torch.nn.Module):
         return wrap_module(
-            model, recompile, functools.partial(_core.Compiled, name=type(model).__qualname__, **settings)
+            model, recompile, functools.partial(_core.Compiled, **{"name": type(model).__qualname__, **settings})
         )
     if isinstance(model, _core.Compiled):
         return recompile(model._orig_fn)
@@ -100,11 +137,37 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return type(model)(recompile(model.__func__))
     if isinstance(model, types.MethodType) and type(model.__func__) is not types.FunctionType:  # such as a Compiled
         return types.MethodType(recompile(model.__func__), model.__self__)
-    if not isinstance(model, types.FunctionType | types.MethodType):
-        called = getattr(type(model), "__call__", None)  # noqa: B004
-        if not isinstance(called, types.FunctionType | _core.Compiled | _core.Disabled):
-            raise TypeError(_refusal(model, f"{_named(model)}, which runs no Python code: wrap it in a function"))
-    return _core.Compiled(model, name=_named(model), **settings)
+    called = model if isinstance(model, types.FunctionType | types.MethodType) else _call_of(type(model))
+    if called is not None:
+        return _core.Compiled(model, **{"name": _named(model), **settings})
+    compiled = _core.Compiled(_through(model), **{"name": _named(model), **settings})
+    compiled.__wrapped__ = model
+    return compiled
+
+
+def _call_of(cls: type) -> Any:
+    """The class's __call__ if it runs Python code; else None."""
+    called = getattr(cls, "__call__", None)  # noqa: B004
+    return called if isinstance(called, types.FunctionType | _core.Compiled | _core.Disabled) else None
+
+
+def _through(fn: Callable[..., Any]) -> types.FunctionType:
+    """A Python function that calls `fn`, which is code in C: frames are what can be recorded."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _compile_class(cls: type, recompile: Callable[[Any], Any]) -> type:
+    """Compiles the class's __call__ in place, as torch.compile does, so that calls of its instances are compiled."""
+    called = _call_of(cls)
+    if called is None:
+        raise TypeError(_refusal(cls, "a class without a __call__ in Python: compile one of its methods"))
+    setattr(cls, "__call__", recompile(called))  # noqa: B010
+    return cls
 
 
 def _named(fn: Any) -> str:
@@ -114,8 +177,8 @@ def _named(fn: Any) -> str:
 
 def _refusal(thing: object, what: str) -> str:
     return (
-        "ccompile.compile takes a Python function or method, an nn.Module, a functools.partial of these, "
-        f"or an object whose class defines __call__ in Python; this is {what} ({thing!r:.100})"
+        "ccompile.compile takes a callable, an nn.Module, a functools.partial of these, or a class that defines "
+        f"__call__ in Python; this is {what} ({thing!r:.100})"
     )
 
 

@@ -99,16 +99,23 @@ def _subclass(cls: type) -> type:
     known = _classes.get(cls)
     sub = known() if known is not None else None
     if sub is None:
-        namespace = {
+        namespace: dict[str, Any] = {
             "__slots__": ("__call__", "_ccompile_copy", "_orig_mod"),
             "__doc__": cls.__doc__,
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             **{name: _forward(member) for name, member in _slots(cls).items()},
         }
+        if issubclass(cls, torch.fx.GraphModule):
+            namespace["recompile"] = _recompile
         sub = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
         _classes[cls] = weakref.ref(sub)
     return sub
+
+
+def _recompile(self: Any) -> Any:
+    """GraphModule.recompile writes forward and __call__ to type(self), which must be the original's class."""
+    return self._orig_mod.recompile()
 
 
 def _slots(cls: type) -> dict[str, Any]:

@@ -1,0 +1,491 @@
+"""Switching from torch.compile: its arguments and options, install(), stances, and the ways in which libraries call it."""
+
+import copy
+import io
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import warnings
+
+import ccompile
+import pytest
+import torch
+from ccompile import _core, api, inductor
+from ccompile.module import CompiledModule
+from torch import nn
+
+TORCHS = api._torch_compile
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    yield
+    ccompile.uninstall()
+    ccompile.set_stance("default")
+
+
+def scaled(x, by=2.0):
+    return torch.relu(x) * by
+
+
+def broken(x):
+    y = torch.relu(x) + 1
+    if y.sum().item() > 1e9:
+        return y
+    return torch.sin(y) * 2
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) + x
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def x4():
+    return torch.randn(3, 4)
+
+
+def kinds(kind):
+    return [event.text for event in ccompile.events() if event.kind == kind]
+
+
+# ---------------------------------------------------------------------- arguments
+
+ARGUMENTS = [
+    {"backend": None},
+    {"backend": "ccompile"},
+    {"name": "region"},
+    {"recompile_limit": 3},
+    {"isolate_recompiles": True},
+    {"options": {"max_autotune": True, "triton.cudagraphs": False, "epilogue-fusion": True}},
+    {"mode": "reduce-overhead", "options": {"shape_padding": True}},
+    {"options": {"guard_filter_fn": lambda entries: [True for _ in entries]}},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("make", [lambda: scaled, net], ids=["function", "module"])
+def test_arguments_of_torch_compile(make, arguments):
+    model, x = make(), x4()
+    compiled = ccompile.compile(model, **arguments)
+    before = ccompile.counters()
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), model(x))
+    assert ccompile.counters["hits"] - before["hits"] == 2
+    decorated = ccompile.compile(**arguments)(model)
+    torch.testing.assert_close(decorated(x), model(x))
+
+
+def test_another_backend_is_torchs():
+    seen = []
+
+    def backend(graph, inputs):
+        seen.append(graph)
+        return graph.forward
+
+    x = x4()
+    torch.testing.assert_close(ccompile.compile(scaled, backend=backend)(x), scaled(x))
+    assert seen
+    assert isinstance(ccompile.compile(net(), backend="eager"), torch._dynamo.OptimizedModule)
+    with pytest.raises(Exception, match="ccompil"):
+        ccompile.compile(scaled, backend="ccompil")(x)
+    with pytest.raises(TypeError, match="takes dynamic=True, False or None"):
+        ccompile.compile(scaled, backend="eager", dynamic={"x": {0: ccompile.Dim()}})
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"name": 3}, TypeError, "name must be a str"),
+        ({"recompile_limit": "8"}, TypeError, "'recompile_limit' is int"),
+        ({"recompile_limit": -1}, ValueError, "must be 0 or more"),
+        ({"isolate_recompiles": 1}, TypeError, "isolate_recompiles must be True or False"),
+        ({"shapes_spec": object()}, TypeError, "shapes_spec must be None"),
+        ({"options": {"freezingz": True}}, ValueError, "did you mean 'freezing'"),
+        ({"options": {"triton.nonsense": True}}, ValueError, "unknown option"),
+    ],
+)
+def test_bad_arguments(arguments, error, text):
+    for compiling in (lambda: ccompile.compile(scaled, **arguments), lambda: ccompile.compile(**arguments)):
+        with pytest.raises(error, match=text):
+            compiling()
+
+
+def test_options_of_inductor():
+    ccompile.reset()
+    assert inductor.knobs({"max_autotune": True}) == {"autotune": True, "freezing": True}
+    assert inductor.knobs({"triton.cudagraphs": True, "freezing": False}) == {"cuda_graphs": True, "freezing": False}
+    assert kinds("ignored") == []
+    assert inductor.knobs({"epilogue_fusion": True, "triton.unique_kernel_names": True}) == {}
+    first, second = kinds("ignored")
+    assert "'epilogue_fusion'" in first and "'triton.unique_kernel_names'" in second
+    assert ccompile.counters["ignored"] == 2
+
+
+def test_names_of_inductors_options_are_inductors_own():
+    from torch._inductor import list_options
+
+    # list_options also lists imported names and what compile_threads and its like compute
+    theirs = {name for name in list_options() if name.islower() and not name.startswith("_")}
+    assert len(theirs & inductor._names()) > 0.9 * len(theirs)
+
+
+def test_name_is_what_events_and_reports_call_it():
+    ccompile.reset()
+    x = x4()
+    ccompile.compile(scaled, name="the region")(x)
+    assert kinds("entry")[0].startswith("the region: ")
+    ccompile.compile(Block())(x)
+    assert kinds("entry")[1].startswith("Block: ")
+
+
+# ---------------------------------------------------------------------- callables
+
+
+def test_callables_in_c():
+    x = x4()
+    for fn, args in (
+        (torch.sin, (x,)),
+        (torch.Tensor.relu, (x,)),
+        (x.add, (x,)),
+        (torch.ops.aten.mul, (x, 2.0)),
+        (torch.nn.functional.linear, (x, torch.ones(2, 4))),
+        (len, ([1, 2],)),
+    ):
+        compiled = ccompile.compile(fn)
+        for _ in range(3):
+            assert str(compiled(*args)) == str(fn(*args))
+    before = ccompile.counters["hits"]
+    compiled = ccompile.compile(torch.sin)
+    assert compiled.__wrapped__ is torch.sin and compiled.__name__ == "sin"
+    compiled(x), compiled(x)
+    assert ccompile.counters["hits"] == before + 1
+    out = torch.empty(3, 4)
+    assert compiled(x, out=out) is out
+
+
+def test_a_class_compiles_the_calls_of_its_instances():
+    @ccompile.compile
+    class Decorated(Block):
+        pass
+
+    @ccompile.compile(fullgraph=True)
+    class Scale:
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, x):
+            return x * self.by
+
+    assert isinstance(Decorated, type) and Block.__call__ is nn.Module.__call__
+    a, b, x = Decorated(), Decorated(), x4()
+    before = ccompile.counters["hits"]
+    for module in (a, b, a, b):
+        torch.testing.assert_close(module(x), module.forward(x))
+    for scale in (Scale(2.0), Scale(3.0), Scale(2.0)):
+        torch.testing.assert_close(scale(x), x * scale.by)
+    assert ccompile.counters["hits"] >= before + 3
+    assert a.state_dict().keys() == Block().state_dict().keys()
+    with pytest.raises(TypeError, match="a class without a __call__ in Python"):
+        ccompile.compile(int)
+
+
+def test_graph_module_is_recompiled():
+    traced = torch.fx.symbolic_trace(Block())
+    compiled, x = ccompile.compile(traced), x4()
+    for module in (compiled, traced):
+        torch.testing.assert_close(compiled(x), traced(x))
+        for node in module.graph.nodes:
+            if node.target is torch.relu:
+                node.target = torch.sin
+            elif node.target is torch.sin:
+                node.target = torch.cos
+        module.recompile()
+        want = traced.forward(x)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), want)
+    assert "cos" in compiled.code
+    assert isinstance(copy.deepcopy(compiled), CompiledModule)
+
+
+# ---------------------------------------------------------------------- install
+
+
+def test_install_and_uninstall():
+    ccompile.install()
+    ccompile.install()
+    assert torch.compile is not TORCHS
+    x = x4()
+    assert isinstance(torch.compile(scaled), _core.Compiled)
+    assert isinstance(torch.compile(scaled, backend="inductor", mode="max-autotune"), _core.Compiled)
+    assert isinstance(torch.compiler.compile(scaled), _core.Compiled)
+    ccompile.uninstall()
+    ccompile.uninstall()
+    assert torch.compile is TORCHS
+    with ccompile.installed():
+        with ccompile.installed():
+            compiled = torch.compile(net())
+        assert torch.compile is not TORCHS
+        assert isinstance(compiled, CompiledModule) and not isinstance(compiled, torch._dynamo.OptimizedModule)
+    assert torch.compile is TORCHS
+    torch.testing.assert_close(compiled(x), compiled._orig_mod(x))
+
+
+def test_installed_leaves_other_backends_to_torch():
+    with ccompile.installed():
+        assert isinstance(torch.compile(net(), backend="eager"), torch._dynamo.OptimizedModule)
+        torch.compiler.set_default_backend("eager")
+        try:
+            assert isinstance(torch.compile(net()), torch._dynamo.OptimizedModule)
+        finally:
+            torch.compiler.set_default_backend("inductor")
+        assert isinstance(torch.compile(net()), CompiledModule)
+
+
+def test_module_compile_in_place():
+    """nn.Module.compile() keeps torch.compile's result in _compiled_call_impl: per block in accelerate's
+    compile_regions, diffusers' compile_repeated_blocks and timm."""
+    model, x = Stack(), x4()
+    want, keys = model(x), list(model.state_dict())
+    with ccompile.installed():
+        for block in model.blocks:
+            block.compile(mode="reduce-overhead")
+    before = ccompile.counters()
+    for _ in range(3):
+        torch.testing.assert_close(model(x), want)
+    assert ccompile.counters["hits"] - before["hits"] == 6
+    assert list(model.state_dict()) == keys
+    model.train()
+    model(x).sum().backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    eager = Stack()
+    eager.load_state_dict(model.state_dict())
+    eager(x).sum().backward()
+    torch.testing.assert_close(grads, [p.grad for p in eager.parameters()])
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    torch.testing.assert_close(torch.load(file, weights_only=False)(x), want)
+    assert copy.deepcopy(model).blocks[0]._compiled_call_impl is None  # as with torch's
+    assert pickle.loads(pickle.dumps(model)).blocks[0]._compiled_call_impl is None
+    outer = ccompile.compile(model)  # a compiled model of compiled blocks is one graph
+    for _ in range(3):
+        torch.testing.assert_close(outer(x), want)
+    assert ccompile.explain(model)(x).graph_count == 1
+
+
+def test_a_compiled_function_that_calls_torch_compile():
+    def f(x):
+        return torch.compile(scaled)(x) + 1
+
+    x = x4()
+    with ccompile.installed():
+        compiled = torch.compile(f)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), scaled(x) + 1)
+
+
+def test_reset_through_torch():
+    compiled, x = ccompile.compile(scaled), x4()
+    compiled(x), compiled(x)
+    with ccompile.installed():
+        torch.compiler.reset()
+    assert ccompile.counters["calls"] == 0
+    compiled(x)
+    assert ccompile.counters["recording"] == 1
+
+
+PROGRAM = """
+import torch, sys
+import ccompile
+@torch.compile
+def f(x):
+    return torch.sin(x) + 1
+x = torch.ones(4)
+for _ in range(3): f(x)
+print(ccompile.counters["hits"], "torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("value", ["1", "0", ""])
+def test_installed_by_the_environment(value):
+    code = PROGRAM if value == "1" else "import torch, ccompile; print(torch.compile.__module__)"
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"CCOMPILE_INSTALL": value, "PYTHONPATH": str(pathlib.Path(ccompile.__file__).parent.parent)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert out.stdout.split() == (["2", "False"] if value == "1" else ["torch"])
+
+
+# ---------------------------------------------------------------------- stances
+
+
+def setters():
+    yield ccompile.set_stance
+    ccompile.install()
+    yield torch.compiler.set_stance
+    ccompile.uninstall()
+
+
+def calls(compiled, x):
+    before = ccompile.counters()
+    compiled(x)
+    return {name: n - before[name] for name, n in ccompile.counters().items() if n != before[name]}
+
+
+def test_force_eager():
+    x = x4()
+    for set_stance in setters():
+        compiled = ccompile.compile(scaled)
+        compiled(x)
+        with set_stance("force_eager"):
+            torch.testing.assert_close(compiled(x), scaled(x))
+            assert calls(compiled, x) == {"calls": 1}
+            assert calls(ccompile.compile(broken), x) == {"calls": 1}
+        assert calls(compiled, x)["hits"] == 1
+
+        @set_stance("force_eager")
+        def outside(compiled=compiled):
+            """Doc."""
+            return calls(compiled, x)
+
+        assert calls(compiled, x)["hits"] == 1  # a decorator sets it for its calls only
+        assert outside() == {"calls": 1} and outside.__doc__ == "Doc."
+        assert calls(compiled, x)["hits"] == 1
+        set_stance("force_eager")
+        assert calls(compiled, x) == {"calls": 1}
+        set_stance()
+        assert calls(compiled, x)["hits"] == 1
+
+
+def test_eager_on_recompile():
+    for fn in (scaled, broken):
+        compiled, x, y = ccompile.compile(fn, options={"eager_if_slower": False}), x4(), torch.randn(5, 6, 7)
+        compiled(x)
+        with ccompile.set_stance("eager_on_recompile"):
+            assert calls(compiled, x)["hits"] == 1
+            torch.testing.assert_close(compiled(y), fn(y))
+            assert calls(compiled, y).keys() <= {"calls", "hits", "misses", "eager", "guard_failure"}
+            assert calls(ccompile.compile(fn), x) == {"calls": 1, "misses": 1}
+        assert calls(compiled, y)["recompile"] == 1
+
+
+def test_eager_on_recompile_behind_a_break():
+    def f(x):
+        if x.sum().item() > 0:
+            return torch.relu(x) + 1
+        return torch.sin(x) + 2
+
+    compiled, x = ccompile.compile(f, options={"eager_if_slower": False}), torch.ones(4)
+    compiled(x)
+    with ccompile.set_stance("eager_on_recompile"):
+        torch.testing.assert_close(compiled(-x), f(-x))
+        assert "recording" not in calls(compiled, -x)
+    assert calls(compiled, -x)["recording"] == 1
+
+
+def test_fail_on_recompile():
+    compiled, x = ccompile.compile(scaled), x4()
+    with (
+        ccompile.set_stance("fail_on_recompile"),
+        pytest.raises(RuntimeError, match="scaled would have to be compiled.*Nothing"),
+    ):
+        compiled(x)
+    compiled(x)
+    with ccompile.set_stance("fail_on_recompile"):
+        torch.testing.assert_close(compiled(x), scaled(x))
+        with pytest.raises(RuntimeError, match=r"stance is 'fail_on_recompile'\. What differs: .*f64"):
+            compiled(x.double())
+    torch.testing.assert_close(compiled(x.double()), scaled(x.double()))
+
+
+def test_fail_on_recompile_behind_a_break_leaves_through_handlers():
+    log = []
+
+    def f(x):
+        try:
+            with torch.autocast("cpu", enabled=False):
+                if x.sum().item() > 0:
+                    return torch.relu(x) + 1
+                return torch.sin(x) + 2
+        finally:
+            log.append("left")
+
+    compiled, x = ccompile.compile(f, options={"eager_if_slower": False}), torch.ones(4)
+    compiled(x)
+    with ccompile.set_stance("fail_on_recompile"):
+        torch.testing.assert_close(compiled(x), f(x))
+        with pytest.raises(RuntimeError, match="behind a graph break, but the stance is 'fail_on_recompile'"):
+            compiled(-x)
+    assert log == ["left"] * 4 and not torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(compiled(-x), f(-x))
+
+
+@pytest.mark.parametrize("stance", ["eager_then_compile", "aot_eager_then_compile"])
+def test_eager_then_compile(stance):
+    compiled, x = ccompile.compile(scaled), x4()
+    with ccompile.set_stance(stance):
+        assert calls(compiled, x) == {"calls": 1}
+        assert calls(compiled, x)["recording"] == 1
+        assert calls(compiled, x)["hits"] == 1
+
+
+def test_stances_nest_and_survive_exceptions():
+    compiled, x = ccompile.compile(scaled), x4()
+    compiled(x)
+    with pytest.raises(KeyError), ccompile.set_stance("force_eager"):
+        with ccompile.set_stance("default"):
+            assert calls(compiled, x)["hits"] == 1
+        assert calls(compiled, x) == {"calls": 1}
+        raise KeyError
+    assert calls(compiled, x)["hits"] == 1
+
+
+def test_set_stance_inside_compiled_code_is_a_break():
+    inner = ccompile.compile(scaled)
+
+    def f(x):
+        with ccompile.set_stance("force_eager"):
+            return inner(x) + 1
+
+    compiled, x = ccompile.compile(f), x4()
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), scaled(x) + 1)
+    assert calls(inner, x).get("hits", 0) + calls(inner, x).get("hits", 0) >= 1
+
+
+def test_bad_stances():
+    with pytest.raises(ValueError, match="did you mean 'force_eager'"):
+        ccompile.set_stance("force_eagr")
+    with pytest.raises(ValueError, match="for stance 'default' only"):
+        ccompile.set_stance("force_eager", force_backend="eager")
+    with pytest.raises(ValueError, match="unknown force_backend"):
+        ccompile.set_stance(force_backend="nonsense")
+    compiled, x = ccompile.compile(scaled), x4()
+    with ccompile.set_stance(force_backend="eager"):
+        assert calls(compiled, x) == {"calls": 1}
+    ccompile.reset()
+    with warnings.catch_warnings(), ccompile.set_stance("default", skip_guard_eval_unsafe=True):
+        assert "guards are always checked" in kinds("ignored")[0]
