@@ -9,6 +9,7 @@ import gc
 import inspect
 import io
 import json
+import os
 import pathlib
 import pickle
 import re
@@ -963,6 +964,39 @@ def test_reset_forgets_what_was_compiled():
     assert f.report()["entries"] == []
     twice_equal(f, scaled, x)
     assert len(f.report()["entries"]) == 1
+
+
+HELD_BY_ITS_ENTRIES = """
+import gc, sys, torch, ccompile
+
+gc.disable()
+
+def make():
+    def helper(x):
+        print(end="")
+        return x + (1 if f else 2)
+
+    f = ccompile.compile(lambda h, x: h(x) * 2)
+    for _ in range(4):
+        f(helper, torch.ones(3))
+    return f
+
+others = [ccompile.compile(lambda x: x.sin())]
+make()
+others.append(ccompile.compile(lambda x: x.cos()))
+ccompile.reset()
+ccompile.reset()
+print(*(f(torch.zeros(1)).item() for f in others))
+"""
+
+
+def test_reset_of_what_only_its_own_entries_hold():
+    """Freed memory is overwritten at once (PYTHONMALLOC=debug): whoever reads it crashes."""
+    env = {**os.environ, "PYTHONMALLOC": "debug"}
+    done = subprocess.run(
+        [sys.executable, "-c", HELD_BY_ITS_ENTRIES], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["0.0", "1.0"], done.stderr
 
 
 def test_config_reads_sets_and_patches():

@@ -22,8 +22,15 @@ typedef struct {
 static PyTypeObject *compiled_type; /* for cc_types_unwrap; there is only one interpreter */
 static Compiled *all_compiled;
 
+/* What entries hold may hold the last references to this instance and to others: nothing is followed that may be gone. */
 void cc_types_reset_all(void) {
-    for (Compiled *c = all_compiled; c != NULL; c = c->next) cc_root_clear(&c->root);
+    Compiled *c = (Compiled *)Py_XNewRef((PyObject *)all_compiled);
+    while (c != NULL) {
+        cc_root_clear(&c->root);
+        Compiled *next = (Compiled *)Py_XNewRef((PyObject *)c->next);
+        Py_DECREF(c);
+        c = next;
+    }
 }
 
 PyObject *cc_types_unwrap(PyObject *o) {
@@ -133,9 +140,9 @@ static void compiled_dealloc(PyObject *o) {
     Compiled *self = (Compiled *)o;
     PyTypeObject *type = Py_TYPE(o);
     PyObject_GC_UnTrack(o);
-    if (self->weak != NULL) PyObject_ClearWeakRefs(o);
-    if (self->link != NULL) *self->link = self->next;
+    if (self->link != NULL) *self->link = self->next; /* before any code runs that could reset all */
     if (self->next != NULL) self->next->link = self->link;
+    if (self->weak != NULL) PyObject_ClearWeakRefs(o);
     cc_root_free(&self->root);
     Py_CLEAR(self->fn);
     Py_CLEAR(self->dict);

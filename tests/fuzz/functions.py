@@ -187,8 +187,8 @@ class Program(typing.NamedTuple):
 class Writer:
     """Puts texts together; knows which variables there are."""
 
-    def __init__(self, pick):
-        self.pick, self.variables, self.names = pick, ["x", "y"], 0
+    def __init__(self, pick, rules=RULES):
+        self.pick, self.rules, self.variables, self.names = pick, rules, ["x", "y"], 0
 
     def one(self, items):
         return items[self.pick(len(items))]
@@ -218,16 +218,16 @@ class Writer:
                 rule = name.rstrip("0123456789")
                 known[name] = self.special(rule, made)
                 if known[name] is None:
-                    known[name] = self.fill(self.one(RULES[rule]), {}, made)
+                    known[name] = self.fill(self.one(self.rules[rule]), {}, made)
             return known[name]
 
         return re.sub(r"<(\w+)>", place, line)
 
     def statement(self, indent, depth):
         """Its lines."""
-        text = self.one(RULES["statement"])
+        text = self.one(self.rules["statement"])
         while text in ("<lines>", "<nested>"):
-            text = self.one(RULES[text[1:-1] if depth < 2 else "lines"])
+            text = self.one(self.rules[text[1:-1] if depth < 2 else "lines"])
         out, known, made = [], {}, []
         for line in text.split("\n"):
             bare = line.strip()
@@ -246,7 +246,7 @@ class Writer:
         return out
 
     def text(self, kept, root):
-        end = self.fill(self.one(RULES["return"]), {}, [])
+        end = self.fill(self.one(self.rules["return"]), {}, [])
         return f"{kept}        return {end}\n    return {root}, {{'S': S, 'L': L, 'count': lambda: count, 'G': lambda: G, 'given': []}}\n"
 
 
