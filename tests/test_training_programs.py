@@ -883,6 +883,32 @@ def an_optimizer_between(compile):
     return three(step)
 
 
+@program
+def weights_written_that_no_derivative_reads(compile):
+    """Of an input without a gradient only the weight's or the bias' is computed; eager has saved the weight, and raises."""
+    x, k = torch.randn(2, 6, 4, 4), torch.randn(6, 6, 3, 3)
+    fs = (
+        (lambda x, w, b: F.layer_norm(x.transpose(1, -1), (6,), w, b), torch.ones(6)),
+        (lambda x, w, b: F.group_norm(x, 2, w, b), torch.ones(6)),
+        (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), torch.ones(6)),
+        (lambda x, w, b: F.conv2d(x, w, b), k),
+        (lambda x, w, b: F.conv_transpose2d(x, w, b), k),
+        (lambda x, w, b: F.linear(x, w[:, :4, 0, 0], b), k),
+        (lambda x, w, b: F.prelu(x, w) + b.view(6, 1, 1), torch.ones(6)),
+    )
+    out = []
+    for f, weight in fs:
+        for trained in (True, False):
+            fn = compile(lambda x, w, b, f=f: (f(x, w, b) * 2).sin().exp())
+            for i in range(3):
+                w, b = weight.clone().requires_grad_(trained), torch.full((6,), 0.5, requires_grad=True)
+                y = fn(x + i, w, b)
+                with torch.no_grad():
+                    w.add_(1)
+                out.append(attempt(lambda w=w, b=b, y=y: (y.sum().backward(), w.grad, b.grad)))
+    return out
+
+
 def empty_then_written(x, w, b):
     h = torch.empty_like(x.detach())
     h[:] = x * b

@@ -221,10 +221,35 @@ static void list_behind(const CcGraph *g, int node, bool *left, Nodes *out) {
     cc_vec_push(out, node);
 }
 
+/* Where the weight is that eager saves even if no derivative reads it (x needs no gradient): a write to it between
+ * forward and backward raises. */
+static int weight_at(CcOpId op) {
+    switch (op) {
+    case CC_OP_layer_norm: return CC_AT(layer_norm, weight);
+    case CC_OP_group_norm: return CC_AT(group_norm, weight);
+    case CC_OP_batch_normed: return CC_AT(batch_normed, weight);
+    case CC_OP_conv: return CC_AT(conv, weight);
+    case CC_OP_conv_transpose: return CC_AT(conv_transpose, weight);
+    case CC_OP_prelu: return CC_AT(prelu, weight);
+    default: return -1;
+    }
+}
+
+static void save_weights(Cut *c) {
+    for (int i = 0; i < c->n_forward; i++) {
+        const CcNode *n = &c->g->node.at[i];
+        const int at = weight_at((CcOpId)n->op);
+        if (at < 0 || at >= n->n_in || !cc_rules_needs(c->g, n->out0)) continue;
+        const CcOperand *o = cc_graph_operand(c->g, n, at);
+        if (o->kind == CC_IN_VALUE && c->exists[o->value]) c->saved[o->value] = true;
+    }
+}
+
 /* Chooses what is saved, among what `first` saves. */
 static void choose_saved(Cut *c, const CcStage *s, const bool *live, const CcJoint *first) {
     find_saved(c, s, live);
     if (first == NULL) {
+        save_weights(c);
         repeat_cheap(c);
         return;
     }
