@@ -489,3 +489,154 @@ def test_bad_stances():
     ccompile.reset()
     with warnings.catch_warnings(), ccompile.set_stance("default", skip_guard_eval_unsafe=True):
         assert "guards are always checked" in kinds("ignored")[0]
+
+
+# ---------------------------------------------------------------------- torch's back-end, names and settings
+
+
+def test_backend_of_torch_compile():
+    """The entry point torch_dynamo_backends."""
+    model, x = net(), x4()
+    ccompile.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = torch.compile(model, backend="ccompile", mode="reduce-overhead")
+        for n in (3, 3, 5, 6, 7):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert sum("ccompile.install() or" in str(w.message) for w in caught) == 1
+    assert ccompile.counters["hits"] >= 1
+    assert "ccompile" in torch.compiler.list_backends()
+    compiled(x).sum().backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    torch.testing.assert_close(grads, [p.grad for p in model.parameters()])
+    torch._dynamo.reset()
+
+
+def test_optimize_is_dynamos():
+    x = x4()
+
+    @ccompile.optimize("inductor")
+    def f(x):
+        return torch.relu(x) + 1
+
+    torch.testing.assert_close(f(x), torch.relu(x) + 1)
+    assert isinstance(f, _core.Compiled)
+    with pytest.raises(ccompile.Unsupported):
+        ccompile.optimize(nopython=True)(broken)(x)
+    assert ccompile.optimize(disable=True)(scaled) is scaled
+
+
+def test_settings_of_torch_compile():
+    ccompile.reset()
+    assert ccompile.config.verbose is False
+    ccompile.config.verbose = True
+    ccompile.config.trace.log_file = "./inductor_trace.log"
+    assert ccompile.config.verbose is True and ccompile.config.trace.log_file == "./inductor_trace.log"
+    verbose, trace = kinds("ignored")
+    assert verbose.startswith("config.verbose = True") and trace.startswith("config.trace.log_file = './ind")
+    with ccompile.config.patch(verbose=False, max_autotune=True, cache_size_limit=3, verify=True):
+        assert (ccompile.config.verbose, ccompile.config.freezing, ccompile.config.recompile_limit) == (False, True, 3)
+        assert ccompile.config.max_autotune is True and ccompile.config.verify
+    assert (ccompile.config.freezing, ccompile.config.autotune, ccompile.config.recompile_limit) == (False, False, 8)
+    assert ccompile.config.verbose is True
+    ccompile.config.verbose = False
+    with pytest.raises(AttributeError, match="unknown knob 'verbos'"):
+        _ = ccompile.config.verbos
+    with pytest.raises(TypeError, match="'recompile_limit' is int"):
+        ccompile.config.cache_size_limit = "many"
+    with pytest.raises(ValueError, match="unknown knob"), ccompile.config.patch(verbos=True):
+        pass
+
+
+# ---------------------------------------------------------------------- profilers and tracers
+
+
+def profiled_by_cprofile(run):
+    import cProfile
+
+    with cProfile.Profile():
+        run()
+
+
+def profiled_by_setprofile(run):
+    seen = []
+    sys.setprofile(lambda frame, event, arg: seen.append(event))
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    assert seen.count("call") + seen.count("c_call") > 0
+
+
+def profiled_by_torch(run):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True) as profiler:
+        run()
+    assert len(profiler.events()) > 0
+
+
+@pytest.mark.parametrize("profiled", [profiled_by_cprofile, profiled_by_setprofile, profiled_by_torch])
+@pytest.mark.parametrize("grad", [False, True])
+def test_profilers_see_compiled_code(profiled, grad):
+    model, x = Stack(), x4()
+    compiled = ccompile.compile(model)
+    want, got = model(x), []
+    with torch.set_grad_enabled(grad):
+        compiled(x), compiled(x)
+        before = ccompile.counters()
+        profiled(lambda: got.extend(compiled(x) for _ in range(10)))
+    assert ccompile.counters["hits"] - before["hits"] == 10
+    for y in got:
+        torch.testing.assert_close(y, want)
+        assert y.requires_grad == grad
+
+
+@pytest.mark.filterwarnings("ignore:ccompile. .* runs eagerly")
+@pytest.mark.parametrize("profiled", [profiled_by_cprofile, profiled_by_setprofile, profiled_by_torch])
+def test_what_profilers_cannot_see_compiled_runs_eagerly_and_says_so(profiled):
+    x, got = x4(), []
+    for fn, warm in ((scaled, 0), (broken, 3)):
+        compiled = ccompile.compile(fn)
+        for _ in range(warm):
+            compiled(x)
+        before = ccompile.counters()
+        profiled(lambda compiled=compiled: got.append(compiled(x)))
+        assert ccompile.counters["eager"] - before["eager"] == 1
+        assert ccompile.counters["recording"] == before["recording"]
+        assert "a profiler is active" in kinds("eager")[-1]
+        torch.testing.assert_close(got[-1], fn(x))
+        compiled(x), compiled(x)
+        assert ccompile.counters["hits"] > before["hits"]
+
+
+TRACED = """
+import sys, warnings, torch, ccompile
+def f(x):
+    return torch.relu(x) + 1
+compiled, x, lines = ccompile.compile(f), torch.ones(4), []
+compiled(x), compiled(x)
+def trace(frame, event, arg):
+    if frame.f_code is f.__code__: lines.append(event)
+    return trace
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    sys.settrace(trace)
+    compiled(x); compiled(x)
+    sys.settrace(None)
+print(lines.count("line"), len(caught), ccompile.counters["eager"], ccompile.counters["hits"])
+print(caught[0].message)
+compiled(x)
+print(ccompile.counters["hits"])
+"""
+
+
+def test_tracers_see_every_line_and_one_warning_says_so():
+    out = subprocess.run(
+        [sys.executable, "-c", TRACED],
+        env=os.environ | {"PYTHONPATH": str(pathlib.Path(ccompile.__file__).parent.parent)},
+        capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert out[0].split() == ["2", "1", "2", "1"] and out[2] == "2"
+    assert "f runs eagerly: a tracer, debugger or coverage tool is active" in out[1]

@@ -240,6 +240,21 @@ static PyObject *call_eagerly(CcRoot *root, PyObject *const *args, size_t nargsf
     return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
 }
 
+/* Says that a tracer or profiler sees eager code, and calls it. */
+static PyObject *call_unseen(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames, const char *why) {
+    static bool warned;
+    cc_log_add(CC_LOG_EAGER, "%s: %s", cc_root_name(root), why);
+    if (!warned) {
+        warned = true;
+        if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                             "ccompile: %U runs eagerly: %s. Later calls count as `eager` in ccompile.counters, "
+                             "without a warning",
+                             root->name, why) < 0)
+            return NULL;
+    }
+    return call_eagerly(root, args, nargsf, kwnames);
+}
+
 /* Runs an entry whose guards have passed; *ran tells how far it got. */
 static PyObject *run_entry(CcRoot *root, CcEntry *e, CcCallState *x, CcRan *ran) {
     CcSegment *s = e->segment;
@@ -304,6 +319,7 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
     for (int i = 0; i < root->entry.n; i++) {
         CcEntry *e = root->entry.at[i];
         if (e->n_args != n || e->segment->broken || !same_names(e->kwnames, kwnames)) continue;
+        if (e->segment->trace->end != CC_END_RETURN && cc_hook_traced()) continue; /* see call_traced */
         int failed = MODE_DIFFERS;
         if (cc_mode_same(&e->segment->trace->mode, mode)) {
             CcRan ran = CC_RAN;
@@ -401,6 +417,9 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     }
     if (PyErr_Occurred()) return NULL;
     cc_eval_counts.misses++;
+    if (cc_hook_traced())
+        return call_unseen(root, own, own_nargsf, kwnames,
+                           "a profiler is active, and this call is not compiled yet or has graph breaks");
     if (cc_eval_stance == CC_STANCE_EAGER_ON_RECOMPILE) return call_eagerly(root, own, own_nargsf, kwnames);
     if (cc_eval_stance == CC_STANCE_FAIL_ON_RECOMPILE) {
         tell_failure(root, mode, &state, first);
@@ -465,12 +484,19 @@ static bool stays_eager(const CcRoot *root) {
            (cc_eval_stance == CC_STANCE_EAGER_THEN_COMPILE && root->calls == 1);
 }
 
+/* A call under a profiler runs entries without breaks, because a profiler measures what runs; under a tracer, which
+ * wants every line, it runs eagerly. */
+static PyObject *call_traced(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    if (cc_hook_profiled() && !root->pace.slow) return call_here(root, args, nargsf, kwnames);
+    return call_unseen(root, args, nargsf, kwnames, "a tracer, debugger or coverage tool is active");
+}
+
 PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    if (cc_eval_disabled > 0 || cc_eval_recording() || cc_hook_traced())
-        return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+    if (cc_eval_disabled > 0 || cc_eval_recording()) return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
     root->calls++;
     cc_eval_counts.calls++;
     if (root->eager_only || stays_eager(root)) return call_eagerly(root, args, nargsf, kwnames);
+    if (cc_hook_traced()) return call_traced(root, args, nargsf, kwnames);
     if (root->calls >= root->pace.from && cc_eval_stance == CC_STANCE_DEFAULT)
         return call_timed(root, args, nargsf, kwnames);
     return root->pace.slow ? call_eagerly(root, args, nargsf, kwnames) : call_here(root, args, nargsf, kwnames);

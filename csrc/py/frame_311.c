@@ -126,6 +126,8 @@ bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
     return ts->cframe->use_tracing || ts->c_tracefunc || ts->c_profilefunc;
 }
 
+bool cc_frame_profiled(PyThreadState *ts) { return !ts->c_tracefunc && ts->c_profilefunc; }
+
 /* ceval.c's eval_frame_handle_pending is hidden. Instead, the public call handles signals and pending calls, releasing
  * the GIL serves a GIL request, and calling an empty function handles the rest (an asynchronous exception). */
 int cc_frame_poll(PyThreadState *ts) {

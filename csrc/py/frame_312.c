@@ -198,16 +198,26 @@ void cc_frame_finish(PyThreadState *ts, void *frame) {
  * off. */
 enum { USER_TOOLS = (1 << PY_MONITORING_SYS_PROFILE_ID) - 1 };
 
-bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
-    if (ts->c_tracefunc || ts->c_profilefunc) return true;
+/* Tools that listen to all code. */
+static uint8_t global_tools(PyThreadState *ts) {
     const _Py_GlobalMonitors *all = &ts->interp->monitors;
     uint8_t tools = 0;
     for (size_t i = 0; i < sizeof all->tools; i++) tools |= all->tools[i];
-    if (co && co->_co_monitoring) {
-        const _Py_LocalMonitors *own = &co->_co_monitoring->local_monitors;
-        for (size_t i = 0; i < sizeof own->tools; i++) tools |= own->tools[i];
-    }
+    return tools & USER_TOOLS;
+}
+
+bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co) {
+    if (ts->c_tracefunc || ts->c_profilefunc || global_tools(ts) != 0) return true;
+    if (!co || !co->_co_monitoring) return false;
+    const _Py_LocalMonitors *own = &co->_co_monitoring->local_monitors;
+    uint8_t tools = 0;
+    for (size_t i = 0; i < sizeof own->tools; i++) tools |= own->tools[i];
     return (tools & USER_TOOLS) != 0;
+}
+
+/* cProfile is a tool; sys.setprofile's functions have an id of their own, which USER_TOOLS leaves out. */
+bool cc_frame_profiled(PyThreadState *ts) {
+    return !ts->c_tracefunc && (global_tools(ts) & ~(1 << PY_MONITORING_PROFILER_ID)) == 0;
 }
 
 /* ceval_gil.c's _Py_HandlePending is hidden. Instead, the public call handles signals and pending calls, releasing the

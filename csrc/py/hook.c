@@ -271,6 +271,11 @@ bool cc_hook_pause(CcObserver *obs, bool paused) {
 
 bool cc_hook_traced(void) { return cc_frame_traced(PyThreadState_Get(), NULL); }
 
+bool cc_hook_profiled(void) {
+    PyThreadState *ts = PyThreadState_Get();
+    return cc_frame_traced(ts, NULL) && cc_frame_profiled(ts);
+}
+
 int cc_hook_armed(void) { return n_armed; }
 
 void cc_hook_levels(int *python, int *c) { cc_frame_levels(PyThreadState_Get(), python, c); }

@@ -294,8 +294,12 @@ CcObserver *cc_hook_current(void);
 /* Pauses or resumes observation of new frames on this thread (CPython's evaluator runs them meanwhile); returns the
  * previous value. */
 bool cc_hook_pause(CcObserver *obs, bool paused);
-/* True if a tracer, profiler or sys.monitoring tool is active for this thread; compiled functions then run eagerly. */
+/* True if a tracer, profiler or sys.monitoring tool is active for this thread: nothing is recorded then, and no frame is
+ * run by our evaluator, which sends no events. */
 bool cc_hook_traced(void);
+/* Only profilers are (sys.setprofile, cProfile, torch.profiler with stacks): they measure compiled code as it is. Tracers,
+ * debuggers and coverage want every line. */
+bool cc_hook_profiled(void);
 /* Number of armed regions in this interpreter, for tests of balance. */
 int cc_hook_armed(void);
 /* Recursion levels that this thread has left: Python calls, and C calls where CPython counts them (else 0). For

@@ -126,6 +126,8 @@ void cc_frame_suspend(PyObject *generator, int state, int unit, int depth);
 
 /* A tracer, profiler or monitoring tool is active; co may be NULL. */
 bool cc_frame_traced(PyThreadState *ts, PyCodeObject *co);
+/* Given that the thread is traced: nothing but profilers listens. */
+bool cc_frame_profiled(PyThreadState *ts);
 /* Handles signals, pending calls, GIL requests, async exceptions and due collections; -1 with the exception set. */
 CC_MUST int cc_frame_poll(PyThreadState *ts);
 /* Raises (or lowers) the limit on nested C calls by `units` where CPython counts them; see hook.c. */

@@ -12,7 +12,7 @@ _load()  # refuses unsupported environments with a one-sentence error before any
 
 from . import _core, config  # noqa: E402
 from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
-from .api import compile, counters, disable, events  # noqa: E402
+from .api import compile, counters, disable, events, optimize  # noqa: E402
 from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
 from .report import BreakReason, Explanation, explain  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
@@ -44,6 +44,7 @@ __all__ = [
     "is_compiling",
     "mark_dynamic",
     "mark_static",
+    "optimize",
     "precompile",
     "reset",
     "set_stance",

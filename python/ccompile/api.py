@@ -76,6 +76,19 @@ def compile(
     return _compile(model, settings=settings, disable=disable)
 
 
+def optimize(
+    backend: str | Callable[..., Any] | None = None,
+    *,
+    nopython: bool = False,
+    dynamic: bool | None = None,
+    disable: bool = False,
+) -> Callable[[Any], Any]:
+    """A decorator; the twin of torch._dynamo.optimize, which older programs use. nopython is compile's fullgraph, and
+    "inductor" means ccompile here."""
+    chosen = None if backend == "inductor" else backend
+    return functools.partial(compile, backend=chosen, fullgraph=nopython, dynamic=dynamic, disable=disable)
+
+
 def _compile_by_torch(model: Any, backend: Any, settings: dict[str, Any], newer: dict[str, Any]) -> Any:
     """torch.compile; `newer` holds arguments that torch 2.10 lacks."""
     if isinstance(settings["dynamic"], Mapping):

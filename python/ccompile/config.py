@@ -1,5 +1,7 @@
 """Knobs, as defined in csrc/eval/policy.def: `ccompile.config.NAME` reads a knob, `ccompile.config.NAME = value` sets
-it, and `with ccompile.config.patch(NAME=value):` sets it for the duration of a block."""
+it, and `with ccompile.config.patch(NAME=value):` sets it for the duration of a block. Settings of torch.compile's that
+programs switch (verbose, debug, suppress_errors, trace ...) are accepted; those without a counterpart are `ignored`
+events."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -8,6 +10,47 @@ from types import ModuleType
 from typing import Any
 
 from . import _core
+
+# Names of torch._dynamo.config and torch._inductor.config that programs set -> our knobs with the same purpose
+_TORCHS: dict[str, tuple[str, ...]] = {
+    "cache_size_limit": ("recompile_limit",),
+    "debug": (),
+    "log_level": (),
+    "max_autotune": ("autotune", "freezing"),
+    "shape_padding": (),
+    "suppress_errors": (),
+    "verbose": (),
+}
+_set: dict[str, Any] = {}  # values of those without a counterpart
+
+
+class _Ignored:
+    """torch._inductor.config.trace: any attribute can be set; each is an `ignored` event."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _ignore(f"trace.{name}", value)
+        super().__setattr__(name, value)
+
+
+def _ignore(name: str, value: Any) -> None:
+    _core.note(f"config.{name} = {value!r:.80}: a setting of torch.compile's that nothing here corresponds to")
+
+
+def _read(name: str) -> Any:
+    if name not in _TORCHS:
+        return _core.get_config()[name]
+    return _core.get_config()[_TORCHS[name][0]] if _TORCHS[name] else _set.get(name, False)
+
+
+def _write(name: str, value: Any) -> None:
+    """Sets a knob, or what corresponds to a setting of torch.compile's. Raises what check raises."""
+    if name not in _TORCHS:
+        _core.set_config(name, check("knob", name, value))
+    elif not _TORCHS[name]:
+        _ignore(name, value)
+        _set[name] = value
+    for knob in _TORCHS.get(name, ()):
+        _core.set_config(knob, check("knob", knob, value))
 
 
 def unknown(kind: str, name: object, allowed: Mapping[str, Any] | list[str]) -> str:
@@ -40,16 +83,20 @@ def check(kind: str, name: object, value: Any) -> Any:
 def patch(**knobs: Any) -> Iterator[None]:
     """Sets knobs for the duration of a with block."""
     for name, value in knobs.items():
-        check("knob", name, value)
-    table = _core.get_config()
-    before = {name: table[name] for name in knobs}
+        for knob in _TORCHS.get(name, (name,)):
+            check("knob", knob, value)
+    own = {knob: _read(knob) for name in knobs for knob in _TORCHS.get(name, (name,))}
+    others = {name: _set[name] for name in knobs if name in _set}
     try:
         for name, value in knobs.items():
-            _core.set_config(name, value)
+            _write(name, value)
         yield
     finally:
-        for name, value in before.items():
-            _core.set_config(name, value)
+        for knob, value in own.items():
+            _core.set_config(knob, value)
+        for name in knobs:
+            _set.pop(name, None)
+        _set.update(others)
 
 
 def table() -> dict[str, Any]:
@@ -60,18 +107,19 @@ def table() -> dict[str, Any]:
 class _Config(ModuleType):
     def __getattr__(self, name: str) -> Any:
         knobs = {} if name.startswith("__") else _core.get_config()
-        if name in knobs:
-            return knobs[name]
+        if name in knobs or name in _TORCHS:
+            return _read(name)
         raise AttributeError(unknown("knob", name, knobs) if knobs else name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
         else:
-            _core.set_config(name, check("knob", name, value))
+            _write(name, value)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *_core.get_config()]
 
 
+trace = _Ignored()
 sys.modules[__name__].__class__ = _Config

@@ -106,16 +106,21 @@ def _subclass(cls: type) -> type:
             "__qualname__": cls.__qualname__,
             **{name: _forward(member) for name, member in _slots(cls).items()},
         }
-        if issubclass(cls, torch.fx.GraphModule):
-            namespace["recompile"] = _recompile
+        for name in _WRITE_THEIR_CLASS if issubclass(cls, torch.fx.GraphModule) else ():
+            if hasattr(cls, name):
+                namespace[name] = _of_original(name)
         sub = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
         _classes[cls] = weakref.ref(sub)
     return sub
 
 
-def _recompile(self: Any) -> Any:
-    """GraphModule.recompile writes forward and __call__ to type(self), which must be the original's class."""
-    return self._orig_mod.recompile()
+# Methods of GraphModule and of Dynamo's lazy one that write forward and __call__ to type(self), which must be the
+# original's class
+_WRITE_THEIR_CLASS = ("recompile", "real_recompile")
+
+
+def _of_original(name: str) -> Callable[..., Any]:
+    return lambda self: getattr(self._orig_mod, name)()
 
 
 def _slots(cls: type) -> dict[str, Any]:
