@@ -16,7 +16,7 @@ def backend(graph: torch.fx.GraphModule, example_inputs: list[Any], **settings: 
     _tell()
     getattr(graph, "real_recompile", graph.recompile)()  # Dynamo's lazy GraphModule would do it in the first call
     sizes_vary = any(isinstance(value, torch.SymInt) for value in example_inputs)
-    compiled = api.compile(graph, name="graph of torch.compile", dynamic=sizes_vary or None, **settings)
+    compiled = api.compile(graph.forward, name="graph of torch.compile", dynamic=sizes_vary or None, **settings)
 
     def run(*args: Any) -> Any:  # Dynamo would unwrap `compiled` itself
         return compiled(*args)
