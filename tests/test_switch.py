@@ -515,6 +515,52 @@ def test_backend_of_torch_compile():
     torch._dynamo.reset()
 
 
+def test_twins_of_torch_compilers_functions():
+    x = x4()
+
+    @ccompile.allow_in_graph
+    def allowed(x):
+        return x * 2
+
+    @ccompile.assume_constant_result
+    def constant():
+        return 3
+
+    @ccompile.nested_compile_region
+    def region(x):
+        return torch.relu(x)
+
+    @ccompile.nested_compile_region()
+    def region_too(x):
+        return torch.sin(x)
+
+    @ccompile.substitute_in_graph(sorted, skip_signature_check=True)
+    def ordered(values):
+        return sorted(values)
+
+    def f(x):
+        ccompile.cudagraph_mark_step_begin()
+        return region(allowed(x)) + region_too(x) * constant() + ordered([3, 1])[0]
+
+    told = ccompile.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (1, 0), told
+    assert "Graph Count: 1\nGraph Break Count: 0\nOp Count: " in str(told)
+    compiled = ccompile.compile(f)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), f(x))
+    ccompile.maybe_mark_dynamic(x, 0)
+    assert {"ccompile", "inductor"} <= set(ccompile.list_backends())
+    for twin in (ccompile.allow_in_graph, ccompile.assume_constant_result, ccompile.nested_compile_region):
+        with pytest.raises(TypeError, match="takes a callable, not int"):
+            twin(3)
+
+
+def test_explaining_a_class_leaves_it_alone():
+    with pytest.raises(TypeError, match="takes an instance or a method, not a class"):
+        ccompile.explain(Block)
+    assert "__call__" not in vars(Block)
+
+
 def test_optimize_is_dynamos():
     x = x4()
 

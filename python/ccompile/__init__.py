@@ -18,8 +18,18 @@ from .report import BreakReason, Explanation, explain  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
 from .stance import set_stance  # noqa: E402
 from .switch import install, installed, uninstall  # noqa: E402
+from .twins import (  # noqa: E402
+    allow_in_graph,
+    assume_constant_result,
+    cudagraph_mark_step_begin,
+    list_backends,
+    maybe_mark_dynamic,
+    nested_compile_region,
+    substitute_in_graph,
+)
 
-for _own in (compile, explain, install, uninstall, mark_dynamic, mark_static, precompile, bucketed, reset):
+_library = (compile, explain, install, uninstall, list_backends, mark_dynamic, maybe_mark_dynamic, mark_static)
+for _own in (*_library, precompile, bucketed, reset):
     _core.break_at(_own)  # a call of one of these in compiled code is a single graph break
 
 if _os.environ.get("CCOMPILE_INSTALL", "0") not in ("", "0"):
@@ -31,10 +41,13 @@ __all__ = [
     "Dim",
     "Explanation",
     "Unsupported",
+    "allow_in_graph",
+    "assume_constant_result",
     "bucketed",
     "compile",
     "config",
     "counters",
+    "cudagraph_mark_step_begin",
     "disable",
     "events",
     "explain",
@@ -42,11 +55,15 @@ __all__ = [
     "install",
     "installed",
     "is_compiling",
+    "list_backends",
     "mark_dynamic",
     "mark_static",
+    "maybe_mark_dynamic",
+    "nested_compile_region",
     "optimize",
     "precompile",
     "reset",
     "set_stance",
+    "substitute_in_graph",
     "uninstall",
 ]

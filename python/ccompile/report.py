@@ -149,6 +149,12 @@ class Explanation:
         if self.give_ups:
             counts.append(_many(len(self.give_ups), "give-up"))
         parts = [f"{self.name}: {', '.join(counts)}"]
+        # the lines that torch._dynamo.explain prints, which scripts look for
+        parts += [
+            f"Graph Count: {self.graph_count}",
+            f"Graph Break Count: {self.graph_break_count}",
+            f"Op Count: {self.op_count}",
+        ]
         if self.slower_than_eager is not None:
             ours, eager = self.slower_than_eager
             parts.append(f"Slower than eager ({ours:.0f} us per call, eager {eager:.0f} us): runs eagerly")
@@ -175,6 +181,8 @@ class Explanation:
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """explain(fn)(*args, **kwargs) runs fn once, with its side effects, and returns an Explanation of how it was
     compiled. explain(fn, *args, **kwargs) does the same for at least one argument."""
+    if isinstance(fn, type):  # compile would change it
+        raise TypeError(f"ccompile.explain takes an instance or a method, not a class: {fn!r:.100}")
     fresh = compile(fn)
     compiled = compiled_of(fresh)
 
