@@ -884,6 +884,28 @@ def an_optimizer_between(compile):
 
 
 @program
+def results_that_nothing_reads_under_a_checkpoint(compile):
+    """Eager saves tensors for them, too; a recomputation that saves fewer than the forward raises."""
+
+    def f(x, w, b):
+        F.layer_norm(x, x.shape[-1:])
+        (x @ w).exp()
+        return (x * b).sin() * 2
+
+    fn = compile(f)
+
+    def step(i):
+        args = leaves(seed=i, shapes=((2 + i, 4, 6), (6, 6), (6,)))
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(tuple(t.shape)) or t, lambda t: t):
+            y = fn(*args)
+        return grads_of(y, args, allow_unused=True), sorted(saved), grads_of(checkpoint(fn, *args, use_reentrant=False), args, allow_unused=True)
+
+    plain = [grads_of(fn(*(a := leaves(seed=i, shapes=((8 + i, 4, 6), (6, 6), (6,))))), a, allow_unused=True) for i in range(3)]
+    return plain, [attempt(lambda i=i: step(i)) for i in (0, 0, 1, 1, 2, 2)]
+
+
+@program
 def weights_written_that_no_derivative_reads(compile):
     """Of an input without a gradient only the weight's or the bias' is computed; eager has saved the weight, and raises."""
     x, k = torch.randn(2, 6, 4, 4), torch.randn(6, 6, 3, 3)

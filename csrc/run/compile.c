@@ -323,6 +323,19 @@ static int prepare_round(Compile *c, CcErr *err) {
     return 0;
 }
 
+/* Hooks of saved tensors see what eager saves, also for results that nothing reads: a checkpoint counts them. */
+static void keep_what_autograd_sees(const CcGraph *g, bool *live) {
+    for (int i = g->node.n - 1; i >= 0; i--) {
+        const CcNode *n = &g->node.at[i];
+        for (int k = 0; k < n->n_out; k++) live[i] = live[i] || g->val.at[n->out0 + k].type.requires_grad;
+        for (int k = 0; live[i] && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            const int def = o->kind == CC_IN_VALUE ? g->val.at[cc_graph_base(g, o->value)].def : -1;
+            if (def >= 0) live[def] = true;
+        }
+    }
+}
+
 static int build(Compile *c, CcErr *err) {
     const CcGraph *g = c->g;
     CcPlan *plan = c->plan;
@@ -332,6 +345,7 @@ static int build(Compile *c, CcErr *err) {
     if (prepare_round(c, err) < 0) return -1;
     CcGroups groups;
     cc_dce_mark(g, c->live);
+    if (c->host_only) keep_what_autograd_sees(g, c->live);
     if (cc_group_build(g, c->live, &rules, plan->arena, &groups, err) < 0) return -1;
     /* First one step per group, to see which values exist between groups; then the real steps. */
     for (int i = 0; i < groups.n; i++) {
