@@ -83,7 +83,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda arguments: "-".join(arguments))
 @pytest.mark.parametrize("make", [lambda: scaled, net], ids=["function", "module"])
 def test_arguments_of_torch_compile(make, arguments):
     model, x = make(), x4()
