@@ -334,12 +334,29 @@ static void leave_blocks(Host *h) {
     PyErr_Restore(type, value, tb);
 }
 
-/* Whether something that can't be repeated ran before the failed node. */
+/* Whether autograd refused the failed node's write, to a leaf or to a view that may not be written. It checks before it
+ * writes (check_inplace in torch/csrc/autograd/VariableTypeUtils.h); only its texts tell these errors from others. */
+static bool refused(void) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    PyObject *text =
+        value != NULL && PyErr_GivenExceptionMatches(type, PyExc_RuntimeError) ? PyObject_Str(value) : NULL;
+    const char *s = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+    const bool is = s != NULL && (strstr(s, "leaf Variable that requires grad is being used in an in-place") != NULL ||
+                                  strstr(s, "is being modified inplace") != NULL);
+    Py_XDECREF(text);
+    PyErr_Clear();
+    PyErr_Restore(type, value, tb);
+    return is;
+}
+
+/* Whether something that can't be repeated ran before the failed node, or the node itself may have written. */
 static bool done_for_good(const Host *h) {
     const CcGraph *g = h->trace->graph;
     const int lasting = CC_N_EFFECT | (h->trace->redraws ? 0 : CC_N_RANDOM);
     if (!h->trace->impure || h->at < 0 || h->undone) return false;
-    for (int n = 0; n <= h->at; n++) {
+    const int end = refused() ? h->at : h->at + 1;
+    for (int n = 0; n < end; n++) {
         const CcNode *node = &g->node.at[n];
         if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].undo)) continue;
         if (node->flags & (CC_N_WRITES | (n < h->at ? lasting : 0))) return true;

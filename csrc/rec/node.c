@@ -273,10 +273,20 @@ static bool torch_exit(PyObject *exit) {
     return is;
 }
 
-/* With equal types, ops of the op table raise in a replay only for an index out of range. */
+/* Autograd refuses writes to leaves and to some views, which no guard tells apart from other tensors. */
+static bool may_refuse(const CcCallSpec *spec) {
+    if (!(spec->flags & CC_N_WRITES) || !cc_mode_grad_now()) return false;
+    for (int i = 0; i < spec->n; i++)
+        if (spec->in[i] != NULL && cc_tens_is(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) return true;
+    return false;
+}
+
+/* With equal types, ops of the op table raise in a replay only for an index out of range, or if autograd refuses them.
+ */
 static bool may_raise(const CcCallSpec *spec) {
     const CcOpKind kind = spec->bound != NULL ? cc_op_info(spec->bound->op)->kind : CC_K_HOST;
-    return !spec->state && !spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER);
+    if (spec->state) return false;
+    return may_refuse(spec) || (!spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER));
 }
 
 /* Would code of the region catch an exception at the current instructions? */
