@@ -1,4 +1,4 @@
-# make demo | test | test-gpu | lint | bench | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | build | clean
+# make demo | test | test-gpu | lint | bench | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -26,7 +26,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile build clean distclean
+.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -91,6 +91,11 @@ bench-guards: $(BUILT)
 
 bench-compile: $(BUILT)
 	$(PY) benchmarks/bench_compile.py $(BENCH_ARGS)
+
+# Runs the notebooks in full, and renders them to build/notebooks/*.html.
+notebooks: $(BUILT)
+	$(PY) -m pip install -q -e '.[notebooks]' --no-build-isolation
+	CCOMPILE_NOTEBOOK_SMALL=0 $(PY) -m nbconvert --execute --to html --output-dir build/notebooks notebooks/*.ipynb
 
 # ---- set-up
 

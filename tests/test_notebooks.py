@@ -38,8 +38,11 @@ def test_runs_small(path, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # several wait for one another where the machine has other work
     monkeypatch.setenv("CCOMPILE_NOTEBOOK_SMALL", "1")
     monkeypatch.setenv("CCOMPILE_NOTEBOOK_PEERS", "0")
+    if path.stem == "001_profiling":
+        pytest.importorskip("scipy")
     book, cells = read(path)
     NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": path.parent}}).execute()
     outputs = [output for cell in cells for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
-    assert [o.text for o in outputs if o.output_type == "stream" and o.name == "stderr"] == []
+    lines = "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stderr").splitlines()
+    assert [line for line in lines if not line.startswith("USDT:")] == []  # torch's profiler says when it starts and stops

@@ -1,7 +1,7 @@
 """Every code listing of the five source documents (tests/seeds/): with ccompile in place of torch.compile it gives what
 eager gives, breaks where the document or today's Dynamo says, and its reader finds what the document promises."""
 
-import importlib
+import json
 import os
 import random
 
@@ -11,11 +11,24 @@ import numpy
 import pytest
 import torch
 from conftest import EAGER, alike, counters, no_worse
-from seeds.listing import LISTINGS
 
-# In the documents' order; to import one adds its listings to LISTINGS.
-for part in "breaks control regions driving exercises profiling monitoring regression mistakes article modes".split():
-    importlib.import_module(f"seeds.{part}")
+# to import a part adds its listings to LISTINGS
+from seeds import (  # noqa: F401
+    article,
+    breaks,
+    control,
+    driving,
+    exercises,
+    mistakes,
+    modes,
+    monitoring,
+    profiling,
+    regions,
+    regression,
+)
+from seeds.listing import LISTINGS, t
+from torch import nn
+
 DYNAMO = os.environ.get("CCOMPILE_SEEDS_DYNAMO", "0") not in ("", "0")
 pytestmark = pytest.mark.skipif(EAGER, reason="compares compiled with eager runs")
 
@@ -49,3 +62,74 @@ def test_breaks_where_it_must(listing):
         no_worse(fn, *args, expect=listing.breaks, graphs=listing.graphs, bare=listing.bare)
     else:
         assert conftest.breaks(fn, *args) == (listing.graphs, listing.breaks)
+
+
+# ---- what the reader finds
+
+
+def test_monitor_sees_what_recompiles():
+    model = nn.Linear(4, 4)
+    before = counters()["entry"]
+    times = breaks.monitor_recompiles(model, [t(n, 4) for n in (2, 3, 5, 7, 2)])
+    assert len(times) == 5 and min(times) > 0
+    assert counters()["entry"] - before == 2  # of the first size, and a symbolic one
+
+
+def test_regions_by_fx(capsys):
+    parts = regions.visualize_compilation_regions(Logged(), t(2, 4))
+    assert len(parts) == 2 and "found 2 regions" in capsys.readouterr().out
+
+
+class Logged(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * torch.tanh(x).mean().item()
+
+
+def test_tuner_of_exercise_4_8():
+    metrics = exercises.PerformanceTuner(nn.Linear(4, 4)).profile_configuration({"mode": "max-autotune"}, [t(2, 4), t(3, 4)])
+    assert metrics["graph_breaks"] == 0 and metrics["avg_exec_time"] > 0
+
+
+def test_trace_of_the_profiler(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = ccompile.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    with torch.no_grad():
+        model(t(2, 4))
+        with conftest.replaying(100):
+            profile = breaks.profile_with_breaks(model, t(2, 4))
+    trace = json.loads((tmp_path / "trace_with_breaks.json").read_text())
+    assert trace["traceEvents"] and profile.key_averages()
+
+
+def test_profiled_training(tmp_path):
+    model = nn.Linear(4, 4)
+    compiled, optimizer = ccompile.compile(model), torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.weight.clone()
+    profiling.profiled_training(compiled, optimizer, [t(2, 4, seed=i) for i in range(10)], str(tmp_path))
+    assert not torch.equal(model.weight, before)
+    traces = sorted(tmp_path.glob("*.pt.trace.json"))
+    assert len(traces) == 2  # repeat=2
+    names = {event.get("name") for event in json.loads(traces[0].read_text())["traceEvents"]}
+    assert {"forward", "backward", "gradient_sync"} <= names
+
+
+def test_traces_and_debug_modes_are_accepted(tmp_path):
+    profiling.trace_of_passes(str(tmp_path / "inductor_trace.log"))
+    assert ccompile.config.trace.enabled and ccompile.config.debug
+    ccompile.config.trace.enabled = ccompile.config.debug = False
+
+
+def test_structured_log(caplog):
+    with caplog.at_level("INFO", logger="model_inference"):
+        monitoring.StructuredLogger("model_inference").log_inference(
+            model_version="v2.1.0",
+            input_shape=[1, 3, 224, 224],
+            batch_size=1,
+            latency_ms=15.2,
+            gpu_memory_mb=512,
+            compilation_status="cached",
+            graph_breaks=0,
+        )
+    (record,) = caplog.records
+    entry = json.loads(record.message)
+    assert entry["compilation_status"] == "cached" and entry["graph_breaks"] == 0
