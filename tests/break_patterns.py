@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 
 class Pattern(typing.NamedTuple):
@@ -736,6 +737,45 @@ class RandomPick(nn.Module):
     def forward(self, x):
         x = torch.relu(x)
         return self.classifiers[np.random.randint(0, len(self.classifiers))](x)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(4)])
+        self.settings = {"use_reentrant": False} | settings
+
+    def part(self, x, start, *, scale=1.0):
+        return torch.tanh(self.layers[start + 1](torch.relu(self.layers[start](x)))) * scale
+
+    def forward(self, x):
+        for start in (0, 2):
+            x = checkpoint(lambda x, **named: self.part(x, start, **named), x, scale=0.5, **self.settings)
+        return x + 1
+
+
+pattern("checkpoint", floats(2, 4), expect=0, graphs=1)(Checkpointed)
+
+
+@pattern("checkpoint-sequential", floats(2, 4), expect=0, graphs=1)
+class CheckpointSequence(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)) for _ in range(4)])
+
+    def forward(self, x):
+        return checkpoint_sequential(self.layers, 2, x, use_reentrant=False, preserve_rng_state=False)
+
+
+@pattern("checkpoint-checked", floats(2, 4), expect=1, graphs=1, dynamo=False)  # its other arguments may be functions
+class CheckedCheckpoint(Checkpointed):
+    def __init__(self):
+        super().__init__(determinism_check="none")
+
+
+@pattern("if-in-checkpoint", BOTH, most=2)
+def if_in_checkpoint(x):
+    return checkpoint(lambda x: x * 2 if x.sum() > 0 else x - 1, x, use_reentrant=False) + 1
 
 
 def assert_fails(x):

@@ -1,5 +1,6 @@
 /* C code that calls back. This file performs sum() and functools.reduce() step by step, so that the recorder sees the C
- * functions they call. Others (map, sorted ...) get Python wrappers for C callbacks. */
+ * functions they call. Others (map, sorted ...) get Python wrappers for C callbacks. Also Python code whose calls of C code
+ * would break: torch.utils.checkpoint. */
 #include "rec_events.h"
 
 /* ------------------------------------------------------------------ callbacks */
@@ -39,6 +40,9 @@ static const char templates[] =
     "        for i in range(len(args[0]))])\n"
     "def broadcaster(to):\n"
     "    return lambda tensors: tuple([t.expand_as(tensors[to]) for t in tensors])\n"
+    "def through():\n"
+    "    return lambda function, *args, use_reentrant, preserve_rng_state=None, early_stop=None, **named: (\n"
+    "        function(*args, **named))\n"
     "def methodcaller(name, *args):\n"
     "    return lambda o: getattr(o, name)(*args)\n";
 
@@ -99,6 +103,27 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
     CC_RETRY_ALLOC(f, Py_XNewRef(from_template(rec, "keeper", NULL)));
     ev->result = PyObject_CallFunctionObjArgs(f, ev->in[0], ev->in[1], factory, NULL);
     Py_DECREF(f);
+    return CC_DONE;
+}
+
+/* ------------------------------------------------------------------ torch.utils.checkpoint */
+
+/* Nothing is saved without gradients. With use_reentrant=True it warns that no input requires one, and the arguments of
+ * the other variant may be functions that it calls. */
+CcGo cc_backcall_checkpoint(CcRec *rec, CcEvent *ev, PyObject *const *in, int positional, PyObject *kwnames) {
+    static const char *const more[] = {"context_fn", "determinism_check", "debug"};
+    bool plain = false;
+    if (cc_mode_grad_now() || positional == 0) return CC_OK;
+    for (int i = 0; i < cc_obj_count(kwnames); i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        if (PyUnicode_CompareWithASCIIString(name, "use_reentrant") == 0) plain = in[positional + i] == Py_False;
+        for (int k = 0; k < CC_COUNT(more); k++)
+            if (PyUnicode_CompareWithASCIIString(name, more[k]) == 0) return CC_OK;
+    }
+    PyObject *made = plain ? Py_XNewRef(from_template(rec, "through", NULL)) : NULL;
+    if (made == NULL) return CC_OK;
+    ev->result = PyObject_Vectorcall(made, in, (size_t)positional, kwnames);
+    Py_DECREF(made);
     return CC_DONE;
 }
 

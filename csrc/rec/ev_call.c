@@ -533,6 +533,10 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         const CcGo go = cc_backcall_pure(rec, act, ev, pure, c.func, c.in, c.n, c.kwnames);
         if (go != CC_OK) return go;
     }
+    if (PyFunction_Check(c.func) && cc_library_through((PyFunctionObject *)c.func)) {
+        const CcGo go = cc_backcall_checkpoint(rec, ev, c.in, cc_call_positional(&c), c.kwnames);
+        if (go != CC_OK) return go;
+    }
     if (PyFunction_Check(c.func))
         return cc_library_recorded((PyFunctionObject *)c.func)
                    ? CC_OK

@@ -2,7 +2,7 @@
  * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
 #include "rec_events.h"
 
-enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED, UNBROKEN };
+enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED, UNBROKEN, THROUGH };
 
 static const struct {
     int kind;
@@ -16,7 +16,7 @@ static const struct {
 
 static struct {
     int begin, end; /* rows */
-} of_kind[UNBROKEN + 1];
+} of_kind[THROUGH + 1];
 
 static char folder[4096]; /* the standard library's directory, with a final slash */
 static size_t folder_n;
@@ -71,8 +71,9 @@ CcPure cc_library_pure(PyFunctionObject *func) {
                                                   : CC_PURE_NOT;
 }
 
-/* Once torch._dynamo is imported, it wraps some of these functions; calls of the wrappers are nodes, too. */
-bool cc_library_node(PyFunctionObject *func) {
+/* Whether the function, or the one that torch._disable_dynamo's wrapper hides (torch._dynamo wraps some once it is
+ * imported), is listed. */
+static bool listed_behind_wrapper(int kind, PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     PyObject *wrapped = func->func_dict != NULL ? PyDict_GetItemString(func->func_dict, "__wrapped__") : NULL;
@@ -80,8 +81,12 @@ bool cc_library_node(PyFunctionObject *func) {
         co = (PyCodeObject *)((PyFunctionObject *)wrapped)->func_code;
         path = path_of(co);
     }
-    return path != NULL && listed(NODE, co, path, strlen(path));
+    return path != NULL && listed(kind, co, path, strlen(path));
 }
+
+bool cc_library_node(PyFunctionObject *func) { return listed_behind_wrapper(NODE, func); }
+
+bool cc_library_through(PyFunctionObject *func) { return listed_behind_wrapper(THROUGH, func); }
 
 bool cc_library_listed(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;

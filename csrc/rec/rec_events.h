@@ -106,6 +106,8 @@ CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
 /* Performs torch._foreach_* and torch.broadcast_tensors tensor by tensor, as torch does on the CPU: CC_DONE, or CC_OK to
  * leave it to torch. */
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+/* Performs torch.utils.checkpoint.checkpoint(function, ...) as a call of the function, where it is no more than that. */
+CcGo cc_backcall_checkpoint(CcRec *rec, CcEvent *ev, PyObject *const *in, int positional, PyObject *kwnames);
 /* performs defaultdict[key] for a missing key */
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
 /* Perform sum() and functools.reduce(): CC_DONE, or CC_OK to let C code do it. */
@@ -239,6 +241,7 @@ CC_MUST int cc_callee_init(void);
 bool cc_library_recorded(PyFunctionObject *func);
 bool cc_library_node(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);
+bool cc_library_through(PyFunctionObject *func);
 bool cc_library_unbroken(const PyCodeObject *co); /* graph_break() does nothing in this function */
 CcPure cc_library_pure(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);

@@ -134,7 +134,10 @@ class CheckpointedModel(nn.Module):
         return x
 
 
-@program("001 8.3.4 CheckpointedModel")
+calls("001 8.3.4 CheckpointedModel", CheckpointedModel(), (t(2, 16),), graphs=1, breaks=0)
+
+
+@program("001 8.3.4 CheckpointedModel, training")
 def _():
     model = CheckpointedModel()
     compiled = ccompile.compile(model)
