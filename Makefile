@@ -1,4 +1,4 @@
-# make demo | test | test-gpu | lint | bench | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | build | clean
+# make demo | test | test-gpu | test-libraries | lint | bench | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -15,6 +15,7 @@ export CCOMPILE_TEST_EXT ?= 1
 
 DEPS := $(VENV)/.ccompile-deps
 LINT := $(VENV)/.ccompile-lint
+LIBRARIES := $(VENV)-libraries
 BUILT := $(VENV)/.ccompile-built
 # INSTALL=0 installs nothing: $(PY) must be a python with torch (2.10 or later), setuptools and pytest. For machines without
 # access to a package registry: make test-gpu INSTALL=0 PY=python3
@@ -26,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu bench-gpu test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks build clean distclean
+.PHONY: demo test test-gpu test-libraries bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -70,12 +71,19 @@ test-gpu: $(BUILT)
 	CCOMPILE_TEST_DEVICE=cuda $(PY) -m pytest -q $(GPU_TESTS) -k "not dynamo" --deselect=tests/test_ops.py::test_kernels \
 	  $$($(PY) -c "import xdist" 2>/dev/null && echo "-n 8 --max-worker-restart=99") $(PYTEST_ARGS)
 
+# The programs of benchmarks/libraries.py with all their libraries; `make test` runs those whose libraries are installed.
+test-libraries: $(BUILT) $(LIBRARIES)/.installed
+	CCOMPILE_LIBRARIES=all OMP_WAIT_POLICY=passive $(LIBRARIES)/bin/python -m pytest -q tests/test_libraries.py $(PYTEST_ARGS)
+
 bench-gpu: $(BUILT)
 	$(PY) benchmarks/bench_gpu.py $(BENCH_ARGS)
 
 # Also measures other compilers if they are installed: $(VENV)/bin/python -m pip install -e '.[bench]' --no-build-isolation
 bench: $(BUILT)
 	$(PY) benchmarks/bench_models.py $(BENCH_ARGS)
+
+bench-libraries: $(BUILT) $(LIBRARIES)/.installed
+	OMP_WAIT_POLICY=passive $(LIBRARIES)/bin/python benchmarks/bench_libraries.py $(BENCH_ARGS)
 
 bench-training: $(BUILT)
 	$(PY) benchmarks/bench_training.py $(BENCH_ARGS)
@@ -133,6 +141,15 @@ $(LINT): pyproject.toml $(DEPS)
 	$(PY) -m pip install -q -e '.[lint]' --no-build-isolation
 	@touch $@
 
+# An environment of its own, which finds what $(VENV) has: PyPI's torchvision, which timm needs, breaks the import of transformers
+# next to a CPU build of torch (benchmarks/libraries.py).
+$(LIBRARIES)/.installed: pyproject.toml $(DEPS)
+	$(PY) -m venv $(LIBRARIES)
+	where='import site; print(site.getsitepackages()[0])'; \
+	  $(PY) -c "$$where" > "$$($(LIBRARIES)/bin/python -c "$$where")/base.pth"
+	$(LIBRARIES)/bin/python -m pip install -q -e '.[libraries]' --no-build-isolation
+	@touch $@
+
 # ---- checks
 
 lint: $(LINT)
@@ -173,4 +190,4 @@ clean:
 	find python tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-3.*
+	rm -rf .venv .venv-3.* .venv-libraries

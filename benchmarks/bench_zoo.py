@@ -80,7 +80,7 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
             expected = model(**inputs(i))
             torch.manual_seed(i)
             equal = same(expected, compiled(**inputs(i))) and equal
-        graphs, breaks = zoo.met(compiled, lambda: compiled(**inputs(4)))
+        graphs, breaks = zoo.met(lambda: compiled(**inputs(4)), compiled)
         given = inputs(5)
         eager, ours = (
             blocks([lambda: model(**given), lambda: compiled(**given)], seconds, 0.02) if seconds else ([], [])

@@ -41,12 +41,14 @@ def dynamo_counts() -> dict[str, tuple[int, int] | None]:
     return found
 
 
-def met(compiled: Any, call: Callable[[], Any]) -> tuple[int, int]:
-    """(graphs, breaks) of a replay of `compiled` by `call`; a break in a loop counts once, as in explain."""
+def met(call: Callable[[], Any], *compiled: Any) -> tuple[int, int]:
+    """(graphs, breaks) of a replay of all `compiled` by `call`; a break in a loop counts once, as in explain."""
     from ccompile.api import compiled_of
 
+    roots = [compiled_of(one) for one in compiled]
+
     def segments() -> dict[int, dict[str, Any]]:
-        return {s["id"]: s for entry in compiled_of(compiled).report()["entries"] for s in entry["segments"]}
+        return {s["id"]: s for root in roots for entry in root.report()["entries"] for s in entry["segments"]}
 
     before = segments()
     call()

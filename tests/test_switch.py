@@ -295,6 +295,50 @@ def test_module_compile_in_place():
     assert ccompile.explain(model)(x).graph_count == 1
 
 
+class LightningModule(nn.Module):
+    """Lightning's class, as far as ours look at it."""
+
+    __module__ = "lightning.pytorch.core.module"
+
+    def training_step(self, batch, index):
+        raise NotImplementedError
+
+
+class Lit(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def training_step(self, batch, index):
+        return self.net(batch).sum() + index
+
+
+def test_steps_that_lightning_calls():
+    """Its Trainer calls these instead of the module."""
+    model, x = Lit(), x4()
+    compiled = ccompile.compile(model)
+    assert type(compiled).training_step is Lit.training_step
+    before = ccompile.counters()
+    for index in (0, 0, 0):
+        torch.testing.assert_close(compiled.training_step(x, index), model.training_step(x, index))
+    assert ccompile.counters["hits"] - before["hits"] == 2
+    assert compiled.training_step.__name__ == "training_step"
+    assert copy.deepcopy(compiled).training_step(x, 1).requires_grad
+    model.training_step = lambda batch, index: index
+    assert compiled.training_step(x, 5) == 5
+    assert not hasattr(ccompile.compile(Block()), "training_step")
+
+
+def test_orig_mod_is_fixed():
+    model = Block()
+    compiled = ccompile.compile(model)
+    with pytest.raises(AttributeError, match="_orig_mod is fixed"):
+        compiled._orig_mod = Block()
+    compiled.linear = nn.Linear(4, 4)
+    assert compiled._orig_mod is model and model.linear is compiled.linear
+    assert [name for name, _ in compiled.named_children()] == ["linear"]
+
+
 def test_a_compiled_function_that_calls_torch_compile():
     def f(x):
         return torch.compile(scaled)(x) + 1

@@ -37,7 +37,7 @@ def test_zoo(name):
         if name not in DATA_DECIDES:
             with replaying(1):
                 compiled(**inputs(3))
-        _, breaks = zoo.met(compiled, lambda: compiled(**inputs(1)))
+        _, breaks = zoo.met(lambda: compiled(**inputs(1)), compiled)
     dynamo = zoo.dynamo_counts()[name]
     assert dynamo is None or breaks <= dynamo[1] + MORE.get(name, 0), f"{breaks} breaks, Dynamo has {dynamo[1]}: see explain()"
 

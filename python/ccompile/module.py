@@ -40,6 +40,7 @@ class CompiledModule:
     __slots__ = ()
     _orig_mod: Any
     _ccompile_copy: Callable[[Any], Any]
+    _ccompile_steps: dict[str, Any]
     __signature__ = _Signature()
     # The original's current class, which may change (a parametrization; a lazy module once it is initialised).
     __class__ = property(lambda self: type(self._orig_mod), _set_class)  # type: ignore[assignment]
@@ -58,6 +59,11 @@ class CompiledModule:
             if type(self._orig_mod) is _original_class(type(self)):
                 raise
         return getattr(self._orig_mod, name)  # the original's class has changed since
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_orig_mod":  # nn.Module would register it as a child
+            raise AttributeError("_orig_mod is fixed: call ccompile.compile for another module")
+        super(CompiledModule, self).__setattr__(name, value)  # noqa: UP008
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Pickles as the original, in a form that loads without ccompile.
@@ -91,6 +97,7 @@ def wrap_module(model: torch.nn.Module, rewrap: Callable[[Any], Any], make: Call
     object.__setattr__(self, "__dict__", model.__dict__)
     _set(self, "_orig_mod", model)
     _set(self, "_ccompile_copy", rewrap)
+    _set(self, "_ccompile_steps", {})
     _set(self, "__call__", make(model))
     return self
 
@@ -100,11 +107,12 @@ def _subclass(cls: type) -> type:
     sub = known() if known is not None else None
     if sub is None:
         namespace: dict[str, Any] = {
-            "__slots__": ("__call__", "_ccompile_copy", "_orig_mod"),
+            "__slots__": ("__call__", "_ccompile_copy", "_ccompile_steps", "_orig_mod"),
             "__doc__": cls.__doc__,
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             **{name: _forward(member) for name, member in _slots(cls).items()},
+            **{name: _Step(name) for name in _steps(cls)},
         }
         for name in _WRITE_THEIR_CLASS if issubclass(cls, torch.fx.GraphModule) else ():
             if hasattr(cls, name):
@@ -112,6 +120,27 @@ def _subclass(cls: type) -> type:
         sub = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
         _classes[cls] = weakref.ref(sub)
     return sub
+
+
+class _Step:
+    """A method that a library calls in place of the module, compiled as the module is."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return getattr(_original_class(owner), self.name)
+        steps = instance._ccompile_steps
+        if self.name not in steps:
+            steps[self.name] = instance._ccompile_copy(getattr(instance._orig_mod, self.name))
+        return steps[self.name]
+
+
+def _steps(cls: type) -> tuple[str, ...]:
+    """What Lightning's Trainer calls of a module; it compiles these of what torch.compile returns, too."""
+    lightning = any(base.__name__ == "LightningModule" and "lightning" in base.__module__ for base in cls.__mro__)
+    return ("training_step", "validation_step", "test_step", "predict_step") if lightning else ()
 
 
 # Methods of GraphModule and of Dynamo's lazy one that write forward and __call__ to type(self), which must be the
