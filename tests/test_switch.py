@@ -17,6 +17,7 @@ from ccompile.module import CompiledModule
 from torch import nn
 
 TORCHS = api._torch_compile
+TORCHS_STANCE = torch.compiler.set_stance
 
 
 @pytest.fixture(autouse=True)
@@ -250,6 +251,32 @@ def test_install_and_uninstall():
         assert isinstance(compiled, CompiledModule) and not isinstance(compiled, torch._dynamo.OptimizedModule)
     assert torch.compile is TORCHS
     torch.testing.assert_close(compiled(x), compiled._orig_mod(x))
+
+
+def test_installed_puts_back_what_others_have_wrapped():
+    ccompile.install()
+    ours = torch.compile
+    torch.compile = wrapper = lambda model, **arguments: ours(model, **arguments)
+    try:
+        with ccompile.installed():
+            assert torch.compile is ours
+        assert torch.compile is wrapper and torch.compiler.set_stance is not TORCHS_STANCE
+        assert isinstance(torch.compile(net()), CompiledModule)
+    finally:
+        ccompile.uninstall()
+    assert torch.compile is TORCHS and torch.compiler.set_stance is TORCHS_STANCE
+
+
+def test_keys_of_distributed_checkpoints():
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    compiled = ccompile.compile(model)
+    compiled(x4()).sum().backward()
+    optimizer.step()
+    states, moments = get_state_dict(compiled, optimizer)
+    assert list(states) == list(model.state_dict()) == list(moments["state"])
 
 
 def test_installed_leaves_other_backends_to_torch():

@@ -66,11 +66,14 @@ def uninstall() -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """install() for the duration of a with block."""
-    before = torch.compile is _compile
+    """install() for the duration of a with block. What was there before is put back, such as a wrapper of another
+    library (Lightning's notes the arguments)."""
+    compile = torch.compile
+    twins = {name: getattr(torch.compiler, name) for name in _TWINS}
     install()
     try:
         yield
     finally:
-        if not before:
-            uninstall()
+        torch.compile = compile
+        for name, before in twins.items():
+            setattr(torch.compiler, name, before)
