@@ -144,7 +144,7 @@ $(LINT): pyproject.toml $(DEPS)
 # An environment of its own, which finds what $(VENV) has: PyPI's torchvision, which timm needs, breaks the import of transformers
 # next to a CPU build of torch (benchmarks/libraries.py).
 $(LIBRARIES)/.installed: pyproject.toml $(DEPS)
-	$(PY) -m venv $(LIBRARIES)
+	$(PY) -m venv --without-pip $(LIBRARIES)
 	where='import site; print(site.getsitepackages()[0])'; \
 	  $(PY) -c "$$where" > "$$($(LIBRARIES)/bin/python -c "$$where")/base.pth"
 	$(LIBRARIES)/bin/python -m pip install -q -e '.[libraries]' --no-build-isolation
