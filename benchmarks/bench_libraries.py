@@ -1,6 +1,6 @@
 """Other libraries' programs (libraries.py) with ccompile installed against eager: steps alternate in one process.
 
-    python benchmarks/bench_libraries.py [--seconds S] [--json] [PROGRAM ...]
+    python benchmarks/bench_libraries.py [--seconds S] [--threads N] [--json] [PROGRAM ...]
     python benchmarks/bench_libraries.py --dynamo [PROGRAM ...]    Dynamo's graph breaks instead
 
 A step is what a user does: a whole generate(), a pipeline, an epoch. Models are tiny, so the speed-up comes mostly from
@@ -104,12 +104,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="rows of libraries.py (default: all)")
     parser.add_argument("--seconds", type=float, default=2, help="measuring time per program")
+    parser.add_argument("--threads", type=int, default=1, help="more than one does not pay for models this small")
     parser.add_argument("--dynamo", action="store_true", help="print Dynamo's graph breaks, and measure nothing")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the table")
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in libraries.PROGRAMS]
     if unknown:
         parser.error(f"unknown {unknown[0]!r}; programs: {', '.join(libraries.PROGRAMS)}")
+    torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     rows: list[dict[str, Any]] = []
