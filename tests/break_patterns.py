@@ -773,7 +773,7 @@ class CheckedCheckpoint(Checkpointed):
         super().__init__(determinism_check="none")
 
 
-@pattern("if-in-checkpoint", BOTH, most=2)
+@pattern("if-in-checkpoint", BOTH, most=2, bare=1)  # the whole call is a break then
 def if_in_checkpoint(x):
     return checkpoint(lambda x: x * 2 if x.sum() > 0 else x - 1, x, use_reentrant=False) + 1
 
