@@ -1,4 +1,4 @@
-# make demo | test | test-gpu | test-libraries | lint | bench | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | build | clean
+# make demo | test | test-gpu | test-libraries | lint | bench | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -27,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu test-libraries bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks build clean distclean
+.PHONY: demo test test-gpu test-libraries bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -96,6 +96,9 @@ bench-overhead: $(BUILT)
 
 bench-guards: $(BUILT)
 	$(PY) benchmarks/bench_guards.py $(BENCH_ARGS)
+
+bench-products: $(BUILT)
+	$(PY) benchmarks/bench_products.py $(BENCH_ARGS)
 
 bench-compile: $(BUILT)
 	$(PY) benchmarks/bench_compile.py $(BENCH_ARGS)

@@ -1,7 +1,9 @@
 """Products by our own loops (csrc/dev/gemm.c), with kept packed weights and plain ones, against eager in double precision."""
 
 import copy
+import ctypes
 import os
+import re
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
+from ccompile.api import compiled_of
 from conftest import alike
 from torch import nn
 
@@ -131,20 +134,103 @@ def test_inference_tensors_have_no_version():
             w.mul_(0.5)
 
 
-def test_choices_are_measured_once_and_told():
-    n = 4 * 37
-    layer = nn.Linear(104, n).eval()
-    x = torch.randn(24, 104)
+WAYS = ["own", "onednn", "blas", "own_packed", "onednn_packed"]
 
-    def choices():
-        return [e.text for e in ccompile.events() if e.kind == "choice" and f"24x104x{n} " in e.text]
 
+def ways_of(compiled):
+    """The implementation of each product of its newest plan."""
+    text = compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
+    return re.findall(r"^\d+ product .* by (\w+)", text, re.M)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("layout", ["linear", "addmm"])
+@pytest.mark.parametrize("shape", [(2, 16, 16), (33, 70, 45), (64, 96, 100)])
+def test_each_way_gives_the_product(shape, layout, way, monkeypatch):
+    """All posts, weights in both orders, rows of x with gaps; a way that can't run a product leaves it to another."""
+    monkeypatch.setenv("CCOMPILE_WAY", way)
+    m, k, n = shape
+    layer = nn.Linear(k, n).eval()
+    if layout == "addmm":
+        layer.weight = nn.Parameter(layer.weight.t().contiguous())
+
+    def product(x):
+        x = x[:, :k]
+        return F.linear(x, layer.weight, layer.bias) if layout == "linear" else torch.addmm(layer.bias, x, layer.weight)
+
+    for post in POSTS:
+        compiled = ccompile.compile(lambda x, z, post=post: POSTS[post](product(x), z), mode="max-autotune")
+        with torch.no_grad():
+            for _ in range(2):
+                x, z = torch.randn(m, k + 3), torch.randn(m, n)
+                w = layer.weight.double().t() if layout == "linear" else layer.weight.double()
+                near(compiled(x, z), POSTS[post](x[:, :k].double() @ w + layer.bias.double(), z.double()), k)
+            (ran,) = ways_of(compiled)
+        taken = not (way == "own" and layout == "addmm") and not ("onednn" in way and post == "relu")
+        assert ran == way if taken and (way != "blas" or has_blas()) else ran in WAYS, post
+
+
+def has_blas():
+    """Does torch export Fortran's interface of its BLAS?"""
+    return hasattr(ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")), "sgemm_")
+
+
+def choices(text):
+    return [e.text for e in ccompile.events() if e.kind == "choice" and text in e.text]
+
+
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+def test_choices_are_measured_once_and_told(mode):
+    """In the first run of a plan: later runs round alike."""
+    n = 4 * 37 + (mode == "default")
+    layer = nn.Linear(256, n).eval()
+    x = torch.randn(96, 256)
     with torch.no_grad():
         for _ in range(2):
-            ccompile.compile(lambda x: layer(x) + 1, mode="max-autotune")(x)
-        assert len(choices()) == 1 and "oneDNN" in choices()[0] and "us" in choices()[0]
-        ccompile.compile(lambda x: layer(x) + 2)(torch.randn(25, 104))
-    assert not any("25x104" in e.text for e in ccompile.events() if e.kind == "choice")
+            compiled = ccompile.compile(lambda x: layer(x) + 1, mode=mode)
+            compiled(x)
+            second = compiled(x)
+            assert all(torch.equal(second, compiled(x)) for _ in range(3))
+    (told,) = choices(f"96x256x{n} ")
+    assert "own " in told and "onednn " in told and "us" in told
+    assert ("packed" in told) == (mode != "default")
+
+
+@pytest.mark.parametrize("how", ["small", "knob", "deterministic"])
+def test_what_is_not_measured(how):
+    m, n = (24, 39) if how == "small" else (96, 200 + len(how))
+    layer = nn.Linear(256, n).eval()
+    torch.use_deterministic_algorithms(how == "deterministic")
+    try:
+        compiled = ccompile.compile(lambda x: layer(x) + 2, options={"measure": how != "knob"})
+        with torch.no_grad():
+            for _ in range(3):
+                compiled(torch.randn(m, 256))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not choices(f"{m}x256x{n} ")
+
+
+CHOOSE = """
+import torch, ccompile
+layer = torch.nn.Linear(256, 300)
+with torch.no_grad():
+    f = ccompile.compile(lambda x: layer(x))
+    for m in (96, 100, 90):
+        for _ in range(2):
+            f(torch.randn(m, 256))
+print(sum(e.kind == "choice" for e in ccompile.events()))
+"""
+
+
+def test_choices_are_kept_on_disk(tmp_path):
+    """For numbers of rows nearby, too."""
+    env = {**os.environ, "CCOMPILE_CACHE_DIR": str(tmp_path)}
+    counts = [
+        subprocess.run([sys.executable, "-c", CHOOSE], env=env, capture_output=True, text=True, check=True, timeout=300)
+        for _ in range(2)
+    ]
+    assert [done.stdout.strip() for done in counts] == ["1", "0"]
 
 
 NARROW = """

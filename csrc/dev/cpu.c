@@ -3,8 +3,11 @@
 #include <cpuid.h>
 #include <pthread.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "dev.h"
+
+enum { CACHE_LINE = 64, UNTOLD_CACHE = 1 << 25 /* if the system does not tell its size */ };
 
 static CcCpu cpu;
 static void *mvec;
@@ -62,6 +65,21 @@ void cc_cpu_describe(CcSbuf *out) {
     cc_sbuf_add(out, " %x.%x", low, high);
 }
 #endif
+
+int64_t cc_cpu_cache_bytes(void) {
+    const long bytes = CC_MAX(sysconf(_SC_LEVEL2_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE));
+    return bytes > 0 ? bytes : UNTOLD_CACHE;
+}
+
+void cc_cpu_evict(const void *at, int64_t n) {
+#if defined(__x86_64__)
+    for (int64_t i = 0; i < n; i += CACHE_LINE) __builtin_ia32_clflush((const char *)at + i);
+    if (n > 0) __builtin_ia32_clflush((const char *)at + n - 1);
+    __builtin_ia32_mfence();
+#else
+    (void)at, (void)n;
+#endif
+}
 
 const CcCpu *cc_cpu_info(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -37,6 +37,8 @@ const CcCpu *cc_cpu_info(void); /* reads CCOMPILE_CPU (avx2, base) once */
 #define CC_CPU_WIDEST(name)                                                                                            \
     (cc_cpu_info()->vector_bytes == 64 ? name##_avx512 : cc_cpu_info()->vector_bytes == 32 ? name##_avx2 : name##_base)
 void cc_cpu_describe(CcSbuf *out);              /* part of the cache key of code compiled for this CPU */
+int64_t cc_cpu_cache_bytes(void);               /* of its largest cache */
+void cc_cpu_evict(const void *at, int64_t n);   /* drops these bytes from all caches, for measurements */
 void *cc_cpu_vector_function(const char *name); /* address in libmvec.so.1; NULL: none */
 bool cc_cpu_has_vector_function(const char *name);
 
@@ -284,6 +286,7 @@ CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err); /* threa
 bool cc_dnnl_native(CcDtype dtype);
 void cc_dnnl_forget(void); /* drops the library's resident pages */
 const char *cc_dnnl_describe(void);
+void cc_dnnl_identify(CcSbuf *out); /* the library's file, which this does not load */
 
 /* ---- nvrtc.c: CUDA C to machine code; needs no GPU ---- */
 typedef CcBlob CcCubin;                  /* or PTX */
@@ -350,6 +353,15 @@ typedef struct CcGemmCall {
 size_t cc_gemm_bytes(const CcGemm *g);
 int cc_gemm_lanes(void); /* floats in a vector; with w in place, x is packed in groups of as many rows */
 CC_MUST int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err); /* any thread; -1: no memory */
+
+/* Adds the bias to the product in y, and applies the post-ops in place. */
+void cc_gemm_finish(const CcGemm *g, const CcGemmCall *call);
+
+/* ---- blas.c: the same by torch's BLAS, with plain weights ---- */
+void cc_blas_use(void *sgemm, const char *torch); /* NULL: none; torch's version */
+const char *cc_blas_describe(void);
+bool cc_blas_can(const CcGemm *g);
+void cc_blas_run(const CcGemm *g, const CcGemmCall *call); /* any thread; reads neither packed nor scratch */
 
 /* ---- move.c: gathers, scatters and strided copies ---- */
 enum { CC_MOVE_DIMS = 8 };

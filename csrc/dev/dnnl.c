@@ -11,6 +11,7 @@
  *
  * vet.c checks every primitive before its first use. */
 #include <pthread.h>
+#include <sys/stat.h>
 #include <stdatomic.h>
 
 #include "dev_int.h"
@@ -755,6 +756,14 @@ int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err) {
     }
     free_state(atomic_exchange(&p->spare, s)); /* after concurrent calls one spare is enough */
     return status ? cc_err_set(err, CC_E_BACKEND, "oneDNN: a %s failed (status %d)", KIND[p->desc.kind], status) : 0;
+}
+
+void cc_dnnl_identify(CcSbuf *out) {
+    struct stat st;
+    pthread_mutex_lock(&lock);
+    if (lib.path && stat(lib.path, &st) == 0) cc_sbuf_add(out, "%s of %lld bytes", lib.path, (long long)st.st_size);
+    else cc_sbuf_add(out, "%s", lib.path ? lib.path : "no oneDNN");
+    pthread_mutex_unlock(&lock);
 }
 
 const char *cc_dnnl_describe(void) {

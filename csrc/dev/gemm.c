@@ -12,10 +12,11 @@
 #include "dev_int.h"
 
 enum {
-    GROUP = 1 << 17,      /* floats of panels: 512 KB */
-    PACK_GRAIN = 1 << 13, /* least floats per packing thread */
-    PACK_STEP = 64,       /* columns of a packing unit: a multiple of all vector widths */
-    GRAIN = 1 << 16,      /* least multiply-adds per thread */
+    GROUP = 1 << 17,        /* floats of panels: 512 KB */
+    PACK_GRAIN = 1 << 13,   /* least floats per packing thread */
+    PACK_STEP = 64,         /* columns of a packing unit: a multiple of all vector widths */
+    GRAIN = 1 << 16,        /* least multiply-adds per thread */
+    FINISH_GRAIN = 1 << 13, /* least results per thread of an epilogue alone */
     /* a panel read by at least PREFETCH_FROM and fewer than PREFETCH_TO tiles is prefetched (gemm.inc) */
     PREFETCH_FROM = 8,
     PREFETCH_TO = 16
@@ -39,6 +40,7 @@ typedef struct Kernels {
     void (*pack)(const Matrix *m, int64_t first, int64_t n, int64_t vectors, int64_t begin, int64_t end, float *to);
     void (*broadcast_x)(const Job *job, int64_t row, int64_t panel);
     void (*broadcast_w)(const Job *job, int64_t col);
+    void (*finish)(const Job *job, int64_t row);
 } Kernels;
 
 struct Job {
@@ -159,7 +161,7 @@ static void run_plain(Job *job, float *panels) {
 
 size_t cc_gemm_bytes(const CcGemm *g) { return sizeof(float) * (size_t)(group_of(g, kernels_of_cpu()) * g->k); }
 
-int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err) {
+static Job job_of(const CcGemm *g, const CcGemmCall *call) {
     Job job = {.g = g,
                .x = {call->x, g->x_row, 1},
                .w = {call->w, g->w_row, g->w_col},
@@ -167,10 +169,27 @@ int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err) {
                .y = call->y,
                .kernels = kernels_of_cpu()};
     memcpy(job.post, call->post, sizeof job.post);
+    return job;
+}
+
+int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err) {
+    Job job = job_of(g, call);
     if (!call->packed && g->w_col == 1) {
         run_plain(&job, call->scratch);
         return 0;
     }
     if (run_packed(&job, call) == 0) return 0;
     return cc_err_set(err, CC_E_MEMORY, "no memory for packed operands of a product");
+}
+
+static void finish_rows(void *ctx, int64_t begin, int64_t end) { /* units: rows of a tile */
+    const Job *job = ctx;
+    const int64_t tile = job->kernels->lanes / 2;
+    for (int64_t u = begin; u < end; u++) job->kernels->finish(job, u * tile);
+}
+
+void cc_gemm_finish(const CcGemm *g, const CcGemmCall *call) {
+    Job job = job_of(g, call);
+    if (!call->bias && !g->n_post) return;
+    cc_omp_run(finish_rows, &job, ceil_div(g->m, job.kernels->lanes / 2), parts_for(g->m * g->n, FINISH_GRAIN));
 }

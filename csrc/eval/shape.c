@@ -178,6 +178,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s) {
                                 .no_dnnl = !root->knobs.backend_onednn,
                                 .default_dtype = cc_mode_default_dtype(),
                                 .autotune = root->knobs.autotune != 0,
+                                .measures = root->knobs.measure && !cc_mode_deterministic(&t->mode),
                                 .ordered = cc_mode_deterministic(&t->mode),
                                 .fills = cc_mode_fills_memory(&t->mode),
                                 .convolves = true,

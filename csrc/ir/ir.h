@@ -285,7 +285,9 @@ typedef struct CcGraph {
     CC_VEC(CcNode) node;
     CC_VEC(CcVal) val;
     CC_VEC(CcOperand) operand;
-    bool gpu; /* only inside the pipeline: device 1 is a GPU (run/device.c) */
+    bool gpu;      /* only inside the pipeline: device 1 is a GPU (run/device.c) */
+    bool measures; /* only inside the pipeline: steps may measure which implementation is the fastest (run/choose.c) */
+    int64_t input_bytes; /* only inside the pipeline, if `measures` */
     /* edit.c, while a pass runs. `undo`: what the pass overwrote, oldest first. `moved`: nodes at the end of `node`
      * that belong before another node, and dropped nodes (before: -1). */
     CC_VEC(CcEdit) undo;

@@ -32,6 +32,11 @@ static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs) {
     cc_hook_set_guest("libtorch_python", dynamo_idle);
     cc_run_libraries(path_of(llvmlite), path_of(compiler), path_of(onednn), path_of(nvrtc));
     if (PyErr_Occurred()) return NULL;
+    PyObject *version = PyObject_GetAttrString(torch, "__version__");
+    const char *text = version != NULL ? PyUnicode_AsUTF8(version) : NULL;
+    if (text != NULL) cc_run_blas(cc_tsym_sgemm(), text);
+    Py_XDECREF(version);
+    if (text == NULL) return NULL;
     const char *verify = getenv("CCOMPILE_VERIFY");
     if (verify != NULL && *verify != '\0' && strcmp(verify, "0") != 0) cc_policy.verify = 1;
     Py_RETURN_NONE;

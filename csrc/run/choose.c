@@ -1,117 +1,240 @@
-/* choose: decides which of two implementations runs a product of frozen weights. Runs both once, on memory of its
- * own, when the first such product is compiled; the choice serves the process. */
+/* choose: measures which way of running a product is the fastest on this machine.
+ *
+ * The ways run in turn, in the first run of a plan, on the operands of that run: so weights have their real alignment
+ * and strides. If the plan's inputs exceed the caches, each timed run finds the weights in memory, as in a call of the
+ * whole model. A large product is measured by fewer of its rows and columns. Choices are kept in memory and on disk,
+ * per CPU, library and number of threads; the number of rows counts in steps of half a power of two, so that sequences
+ * of many lengths share a few choices. */
 #include <pthread.h>
 
 #include "run_int.h"
 
 enum {
-    TRIES = 4,
-    /* our own loops win if they are at most 1/20 slower: they take more post-ops and need no library objects */
-    FAVOUR = 20,
-    MOST_COLUMNS = 2048, /* columns of the weights that are measured; wider ones behave the same */
-    MOST_ROWS = 1024
+    ROUNDS = 3,
+    /* the way that the rule picks is kept unless another one takes at most 31/32 of its time */
+    FAVOUR = 32,
+    SLOW = 2,          /* a way this many times slower than the best is not run again */
+    MOST_ROWS = 512,   /* that are measured */
+    FEW_COLUMNS = 128, /* multiple of the columns that are measured */
+    LINE = 64
 };
-static const uint64_t ENOUGH_NS = 4000000;
+static const int64_t MOST_WORK = 1 << 26;  /* multiply-adds of a measured run, 1 ms at 130 GFLOP/s */
+static const int64_t LEAST_WORK = 1 << 20; /* smaller products follow the rule */
 
-typedef struct Chosen {
-    int64_t m, n, k, x_row, w_row, w_col;
-    int threads;
-    bool own;
-} Chosen;
+typedef struct Known {
+    CcSbuf key;
+    int way; /* -1: not on disk */
+} Known;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static CC_VEC(Chosen) chosen;
+static CC_VEC(Known) known;
+static CcSbuf here; /* libraries and CPU: the part that all keys share */
+
+/* ------------------------------------------------------------------ the key */
+
+/* n rounded to 1 or 1.5 times a power of two. */
+static int64_t step_of(int64_t n) {
+    int64_t power = 1;
+    while (power * 2 <= n) power *= 2;
+    return n * 4 < power * 5 ? power : n * 4 < power * 7 ? power / 2 * 3 : power * 2;
+}
+
+static bool is_cold(const CcChoice *c) { return c->input_bytes > cc_cpu_cache_bytes(); }
+
+static void write_here(void) {
+    cc_sbuf_add(&here, "product 1\n%s, ", cc_blas_describe());
+    cc_dnnl_identify(&here);
+    cc_sbuf_add(&here, "\n");
+    cc_cpu_describe(&here);
+}
+
+static void write_key(const CcChoice *c, CcSbuf *out) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const CcPrimDesc *d = c->desc;
+    const int r = d->dst.ndim - 2;
+    pthread_once(&once, write_here);
+    cc_sbuf_add(out, "%s\n%lld x %lld x %lld of %s [%s], ways %x, %d threads, %s", cc_sbuf_text(&here),
+                (long long)step_of(d->dst.size[r]), (long long)d->src.size[r + 1], (long long)d->dst.size[r + 1],
+                cc_dtype_info(d->weights.dtype)->name, d->weights.stride[r] == 1 ? "n, k" : "k, n", c->ways,
+                cc_omp_width(), is_cold(c) ? "cold" : "warm");
+}
+
+static int64_t work_of(const CcPrimDesc *d) {
+    const int r = d->dst.ndim - 2;
+    return d->dst.size[r] * d->dst.size[r + 1] * d->src.size[r + 1];
+}
+
+/* Several ways, and large enough? */
+static bool pays(const CcChoice *c) {
+    const bool several = (c->ways & (c->ways - 1)) != 0;
+    return several && c->desc->dst.ndim == 2 && work_of(c->desc) >= LEAST_WORK;
+}
+
+static Known *find(const CcSbuf *key) {
+    for (int i = 0; i < known.n; i++)
+        if (known.at[i].key.n == key->n && memcmp(known.at[i].key.text, key->text, key->n) == 0) return &known.at[i];
+    return NULL;
+}
+
+static void keep(const CcSbuf *key, int way) {
+    Known *at = find(key);
+    if (!at) {
+        cc_vec_push(&known, (Known){0});
+        at = &cc_vec_last(&known);
+        cc_sbuf_add(&at->key, "%s", cc_sbuf_text((CcSbuf *)key));
+    }
+    at->way = way;
+}
+
+/* CCOMPILE_WAY: the way that tests want; -1: none. */
+static int wanted(void) {
+    const char *name = getenv("CCOMPILE_WAY");
+    for (int i = 0; name && i < CC_WAYS; i++)
+        if (strcmp(name, cc_ways_name((CcWayKind)i)) == 0) return i;
+    return -1;
+}
+
+static int known_here(const CcChoice *c) {
+    CcSbuf key = {0};
+    CcBlob blob;
+    write_key(c, &key);
+    pthread_mutex_lock(&lock);
+    if (!find(&key)) {
+        int way = -1;
+        if (cc_disk_get(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &blob)) {
+            way = blob.n == 1 ? blob.at[0] : -1;
+            free(blob.at);
+        }
+        keep(&key, way);
+    }
+    const int way = find(&key)->way;
+    pthread_mutex_unlock(&lock);
+    cc_sbuf_free(&key);
+    return way;
+}
+
+int cc_choose_known(const CcChoice *c) {
+    const int wish = wanted();
+    if (wish >= 0 && (c->ways >> wish & 1)) return wish;
+    const int way = pays(c) ? known_here(c) : -1;
+    return way >= 0 && way < CC_WAYS && (c->ways >> way & 1) ? way : -1;
+}
+
+bool cc_choose_may(const CcChoice *c) { return pays(c) && wanted() < 0; }
+
+/* ------------------------------------------------------------------ measuring */
 
 typedef struct Trial {
-    const CcGemm *gemm;
-    CcPrim *prim; /* NULL: gemm */
-    float *x, *w, *y;
-    void *scratch;
-    CcPacked *packed;
+    CcWay way;
+    CcScratch *scratch;
+    uint64_t best; /* ns; 0: fails */
+    bool out;
 } Trial;
 
-static int run_once(const Trial *t) {
-    if (!t->prim)
-        return cc_gemm_run(
-            t->gemm, &(CcGemmCall){.x = t->x, .w = t->w, .y = t->y, .packed = t->packed, .scratch = t->scratch}, NULL);
-    return cc_dnnl_run(
-        t->prim, &(CcPrimCall){.src = t->x, .weights = t->w, .dst = t->y, .packed = t->packed, .scratch = t->scratch},
-        NULL);
+static void set_size(CcPrimDesc *d, int dim, int64_t size) { /* of the results */
+    d->dst.size[dim] = size;
+    for (int i = 0; i < d->n_post; i++)
+        if (d->post[i].operand.ndim && d->post[i].operand.size[dim] > 1) d->post[i].operand.size[dim] = size;
 }
 
-/* The minimum time of some runs, after one that packs; 0: failed. */
-static uint64_t least(Trial *t) {
+/* The first rows and columns of the product, in the same memory. */
+static CcPrimDesc part_of(const CcPrimDesc *d) {
+    CcPrimDesc part = *d;
+    const int64_t rows = CC_MIN(d->dst.size[0], MOST_ROWS), most = MOST_WORK / (rows * d->src.size[1]);
+    part.src.size[0] = rows;
+    set_size(&part, 0, rows);
+    if (d->dst.size[1] <= CC_MAX(most, FEW_COLUMNS)) return part;
+    const int64_t columns = CC_MAX(1, most / FEW_COLUMNS) * FEW_COLUMNS;
+    part.weights.size[1] = columns;
+    if (part.bias.ndim) part.bias.size[1] = columns;
+    set_size(&part, 1, columns);
+    return part;
+}
+
+/* Evicts the weights from the caches. */
+static void evict(const CcTensorDesc *w, const char *at) {
+    const int inner = w->stride[0] == 1 ? 0 : 1;
+    const int64_t size = cc_dtype_info(w->dtype)->size;
+    for (int64_t i = 0; i < w->size[!inner]; i++)
+        cc_cpu_evict(at + i * w->stride[!inner] * size, w->size[inner] * size);
+}
+
+static int run_trial(const Trial *t, const CcPrimCall *call) {
+    CcPrimCall own = *call;
+    CcErr ignored;
+    own.packed = call->version == CC_NO_VERSION ? NULL : t->way.packed;
+    own.scratch = t->scratch ? t->scratch->at : NULL;
+    return cc_ways_run(&t->way, &own, &ignored);
+}
+
+static void begin(Trial *t, CcWayKind kind, const CcPrimDesc *part, const CcPrimCall *call) {
+    CcErr ignored;
+    t->out = cc_ways_make(&t->way, kind, part, &ignored) < 0;
+    const size_t bytes = t->out ? 0 : cc_ways_bytes(&t->way);
+    if (bytes) t->out = (t->scratch = cc_scratch_take(bytes)) == NULL;
+    t->out = t->out || run_trial(t, call) < 0; /* packs, and makes threads and buffers */
+}
+
+static uint64_t time_trial(Trial *t, const CcPrimDesc *part, const CcPrimCall *call, bool cold) {
+    if (cold) evict(&part->weights, call->weights);
+    const uint64_t start = cc_log_now_ns();
+    if (run_trial(t, call) < 0) t->out = true;
+    const uint64_t spent = CC_MAX(1, cc_log_now_ns() - start);
+    if (!t->out && (!t->best || spent < t->best)) t->best = spent;
+    return t->out ? UINT64_MAX : t->best;
+}
+
+static CcWayKind fastest(const Trial *trial, CcWayKind rule) {
+    CcWayKind best = rule;
+    for (int i = 0; i < CC_WAYS; i++) {
+        const uint64_t now = trial[best].best;
+        const uint64_t enough = best == rule ? now - now / FAVOUR : now;
+        if (trial[i].best && (!now || trial[i].best < enough)) best = (CcWayKind)i;
+    }
+    return best;
+}
+
+static void report(const CcChoice *c, const Trial *trial, CcWayKind best) {
+    const CcPrimDesc *d = c->desc;
+    CcSbuf text = {0};
+    for (int i = 0; i < CC_WAYS; i++)
+        if (trial[i].best)
+            cc_sbuf_add(&text, "%s%s %.1f us", text.n ? ", " : "", cc_ways_name((CcWayKind)i),
+                        (double)trial[i].best * 1e-3);
+    cc_log_add(CC_LOG_CHOICE, "product %lldx%lldx%lld (%s, %s weights): %s of %s", (long long)d->dst.size[0],
+               (long long)d->src.size[1], (long long)d->dst.size[1], cc_dtype_info(d->weights.dtype)->name,
+               is_cold(c) ? "cold" : "warm", cc_ways_name(best), cc_sbuf_text(&text));
+    cc_sbuf_free(&text);
+}
+
+CcWayKind cc_choose_measure(const CcChoice *c, const CcPrimCall *call) {
+    const CcPrimDesc part = part_of(c->desc);
+    const bool cold = is_cold(c);
+    Trial trial[CC_WAYS] = {0};
     uint64_t best = UINT64_MAX;
-    t->packed = cc_packed_new();
-    int status = t->packed ? run_once(t) : -1;
-    const uint64_t begin = cc_log_now_ns();
-    for (int i = 0; i < TRIES && status == 0 && cc_log_now_ns() - begin < ENOUGH_NS; i++) {
-        const uint64_t start = cc_log_now_ns();
-        status = run_once(t);
-        best = CC_MIN(best, CC_MAX(1, cc_log_now_ns() - start));
+    for (int i = 0; i < CC_WAYS; i++) {
+        trial[i].out = !(c->ways >> i & 1);
+        if (!trial[i].out) begin(&trial[i], (CcWayKind)i, &part, call);
     }
-    cc_packed_free(t->packed);
-    return status ? 0 : best;
-}
-
-static CcPrim *library(const CcGemm *g, CcErr *err) {
-    return cc_dnnl_get(
-        &(CcPrimDesc){.src = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->k}, .stride = {g->x_row, 1}},
-                      .weights = {.ndim = 2,
-                                  .dtype = CC_DT_F32,
-                                  .form = CC_FORMAT_ANY,
-                                  .size = {g->k, g->n},
-                                  .stride = {g->w_col, g->w_row}},
-                      .dst = {.ndim = 2, .dtype = CC_DT_F32, .size = {g->m, g->n}, .stride = {g->y_row, 1}}},
-        err);
-}
-
-static bool measure(const CcGemm *whole) {
-    CcGemm g = *whole;
-    CcErr why = {0};
-    g.m = CC_MIN(g.m, MOST_ROWS);
-    g.n = CC_MIN(g.n, MOST_COLUMNS);
-    g.y_row = g.n;
-    g.n_post = 0;
-    if (g.w_row == 1) g.w_col = g.n;
-    const int64_t sizes[] = {g.m * g.x_row, g.w_row == 1 ? g.k * g.w_col : g.n * g.w_row, g.m * g.n};
-    Trial t = {.gemm = &g, .prim = library(&g, &why)};
-    CcPrim *const prim = t.prim;
-    float **const at[] = {&t.x, &t.w, &t.y};
-    bool ok = prim != NULL;
-    const size_t bytes = CC_MAX(cc_gemm_bytes(&g), prim ? cc_dnnl_bytes(prim) : 0);
-    ok = (t.scratch = aligned_alloc(64, bytes / 64 * 64 + 64)) != NULL && ok;
-    for (int i = 0; i < CC_COUNT(at); i++) ok = (*at[i] = calloc((size_t)sizes[i], sizeof(float))) != NULL && ok;
-    t.prim = NULL;
-    const uint64_t own = ok ? least(&t) : 0;
-    t.prim = prim;
-    const uint64_t theirs = ok ? least(&t) : 0;
-    for (int i = 0; i < CC_COUNT(at); i++) free(*at[i]);
-    free(t.scratch);
-    const bool take = theirs == 0 || (own != 0 && own <= theirs + theirs / FAVOUR);
-    cc_log_add(CC_LOG_CHOICE, "product %lldx%lldx%lld of packed weights: %s (own %.1f us, oneDNN %.1f us)",
-               (long long)g.m, (long long)g.k, (long long)g.n, take ? "own" : "oneDNN", (double)own * 1e-3,
-               (double)theirs * 1e-3);
-    return take;
-}
-
-bool cc_choose_own(const CcGemm *g) {
-    const int threads = cc_omp_width();
-    const Chosen want = {g->m, g->n, g->k, g->x_row, g->w_row, g->w_col, threads, false};
-    int found = -1;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < CC_WAYS; i++) {
+            Trial *t = &trial[i];
+            if (t->out || (round && t->best > best * SLOW)) continue;
+            best = CC_MIN(best, time_trial(t, &part, call, cold));
+        }
+    const CcWayKind way = fastest(trial, c->rule);
+    CcSbuf key = {0};
+    write_key(c, &key);
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < chosen.n && found < 0; i++) {
-        const Chosen *c = &chosen.at[i];
-        if (c->m == want.m && c->n == want.n && c->k == want.k && c->x_row == want.x_row && c->w_row == want.w_row &&
-            c->w_col == want.w_col && c->threads == threads)
-            found = i;
-    }
-    if (found < 0) {
-        found = chosen.n;
-        cc_vec_push(&chosen, want);
-        chosen.at[found].own = measure(g);
-    }
-    const bool own = chosen.at[found].own;
+    keep(&key, (int)way);
     pthread_mutex_unlock(&lock);
-    return own;
+    const char byte = (char)way;
+    cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){(char *)&byte, 1});
+    cc_sbuf_free(&key);
+    report(c, trial, way);
+    for (int i = 0; i < CC_WAYS; i++) {
+        cc_ways_clear(&trial[i].way);
+        cc_scratch_give(trial[i].scratch);
+    }
+    return way;
 }

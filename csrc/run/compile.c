@@ -21,7 +21,7 @@ typedef struct Compile {
     CcPlan *plan;
     CcDtype deflt;
     CcOnDevice on;
-    bool host_only, no_dnnl, ref_always, autotune, ordered, fills, convolves, no_library;
+    bool host_only, no_dnnl, ref_always, autotune, measures, ordered, fills, convolves, no_library;
     bool *live, *made;
     Started *started;  /* [group] */
     CcLaunch **launch; /* [group] */
@@ -404,6 +404,16 @@ static void keep_text(CcPlan *plan, const CcGraph *g) {
     plan->rewritten = text.text;
 }
 
+/* Bytes of all inputs: what a call reads from memory if no cache holds them. */
+static int64_t input_bytes(const CcGraph *g) {
+    int64_t bytes = 0;
+    for (int v = 0; v < g->val.n; v++) {
+        const CcType *t = &g->val.at[v].type;
+        if (g->val.at[v].def < 0) bytes += cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size;
+    }
+    return bytes;
+}
+
 /* Compiles with passes if possible. If a back-end refuses a node too late for the host to run it, the next round
  * knows that. */
 static int build_best(Compile *c, CcErr *err) {
@@ -417,6 +427,10 @@ static int build_best(Compile *c, CcErr *err) {
             cc_log_add(CC_LOG_FALLBACK, "back-ends refused nodes in %d rounds of passes: compiled without passes",
                        MAX_ROUNDS);
         CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
+        if (own && c->measures) {
+            own->measures = true;
+            own->input_bytes = input_bytes(g);
+        }
         c->g = own ? own : g;
         status = build(c, err);
         if (status == 0 && !c->stuck) {
@@ -450,6 +464,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .host_only = options->host_only,
                  .no_dnnl = options->no_dnnl,
                  .autotune = options->autotune,
+                 .measures = options->measures,
                  .ordered = options->ordered,
                  .fills = options->fills,
                  .convolves = options->convolves,
@@ -487,6 +502,8 @@ void cc_run_libraries(const char *llvmlite, const char *compiler, const char *on
     cc_dnnl_library(onednn);
     cc_nvrtc_library(nvrtc);
 }
+
+void cc_run_blas(void *sgemm, const char *torch) { cc_blas_use(sgemm, torch); }
 
 void cc_run_threads(int n) { cc_omp_threads(n); }
 

@@ -169,6 +169,7 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (step->narrowed) cc_sbuf_add(out, " narrowed");
         if (step->transposed) cc_sbuf_add(out, " transposed");
         if (step->channels_last) cc_sbuf_add(out, " channels_last");
+        if (step->family && step->family->way) cc_sbuf_add(out, " by %s", step->family->way(step->work));
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         if (plan->runs) cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);

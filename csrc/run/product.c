@@ -3,6 +3,7 @@
  * f16; our own loops and transposed results are f32 only. Operands that autocast would cast (f32 operands of a bf16
  * result) are cast while packing. */
 #include <math.h>
+#include <stdatomic.h>
 
 #include "run_int.h"
 
@@ -14,7 +15,7 @@ enum {
     TURN_MAX_ROWS = 48,
     TURN_MIN_WEIGHTS = 1 << 16,
     TURN_MAX_WEIGHTS = 1 << 20,
-    /* Number of rows up to which gemm multiplies plain weights, and minimum sizes of the weights. */
+    /* Number of rows up to which the rule lets gemm multiply plain weights, and minimum sizes of the weights. */
     PLAIN_MAX_ROWS = 1024,
     PLAIN_MIN = 64,
     /* Minimum size of a result that is worth transposing back: 32x512x10 of a transposed source took 7.4 us, 3.6
@@ -22,13 +23,23 @@ enum {
     BACK_MAX = 1024
 };
 
+/* A way that was chosen after the plan was laid out, so its scratch memory is its own. */
+typedef struct Better {
+    CcWay way;
+    _Atomic(char *) spare; /* NULL: a run uses it */
+} Better;
+
 typedef struct CcProduct {
-    CcPrim *prim;
-    CcPacked *packed; /* for frozen weights, else NULL */
-    bool single;      /* one row: gemv */
+    CcWay way;
+    /* Measured in the first run, which other runs do not wait for: `measures` is taken by one of them, `better` is the
+     * way that it found, or NULL. */
+    CcPrimDesc *desc;
+    CcChoice choice;
+    atomic_bool measures;
+    _Atomic(Better *) better;
+    bool single; /* one row: gemv */
     CcGemv gemv;
-    bool own; /* gemm */
-    CcGemm gemm;
+    bool own;                                                    /* the rule picks gemm */
     int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
     bool transposed, back; /* transposed: computes dst^T; back: then transposes it back */
     int64_t rows, cols;    /* transposed: of dst^T, whose rows are first filled with their bias */
@@ -181,33 +192,17 @@ static bool one_row(const CcPrimDesc *d, CcGemv *g) {
     return cc_gemv_can(g);
 }
 
-static CcGemm gemm_of(const CcPrimDesc *d) {
-    CcGemm g = {.m = d->dst.size[0],
-                .n = d->dst.size[1],
-                .k = d->src.size[1],
-                .x_row = d->src.stride[0],
-                .y_row = d->dst.stride[0],
-                .w_row = d->weights.stride[1],
-                .w_col = d->weights.stride[0],
-                .n_post = d->n_post};
-    for (int i = 0; i < d->n_post; i++)
-        g.post[i] = (CcGemmPost){d->post[i].kind, d->post[i].scale, d->post[i].operand.stride[0]};
-    return g;
-}
-
 /* Is gemm on plain weights faster than oneDNN, which packs them? */
-static bool gains_plain(const CcGemm *g) {
-    const int64_t lanes = cc_gemm_lanes(), padded = (g->m + lanes - 1) / lanes * lanes;
-    return g->m > TURN_MAX_ROWS && g->m <= PLAIN_MAX_ROWS && g->n >= PLAIN_MIN && g->k >= PLAIN_MIN &&
-           (padded - g->m) * 10 <= g->m;
+static bool gains_plain(const CcPrimDesc *d) {
+    const int64_t m = d->dst.size[0], lanes = cc_gemm_lanes(), padded = (m + lanes - 1) / lanes * lanes;
+    return m > TURN_MAX_ROWS && m <= PLAIN_MAX_ROWS && d->dst.size[1] >= PLAIN_MIN && d->src.size[1] >= PLAIN_MIN &&
+           (padded - m) * 10 <= m;
 }
 
-/* Does gemm run this product? */
+/* Does the rule pick gemm? Otherwise it picks oneDNN. */
 static bool is_own(const CcPrimDesc *d, bool frozen) {
-    const int c = d->dst.ndim - 1;
-    if (d->dst.ndim != 2 || d->src.stride[c] != 1 || d->dst.stride[c] != 1) return false;
-    const CcGemm g = gemm_of(d);
-    return frozen ? cc_choose_own(&g) : g.w_col == 1 && gains_plain(&g);
+    const unsigned ways = cc_ways_of(d, frozen);
+    return frozen ? ways & CC_WAY_BIT(OWN_PACKED) : ways & CC_WAY_BIT(OWN) && gains_plain(d);
 }
 
 /* Are the elements of each row next to each other? */
@@ -261,8 +256,7 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
                     d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
     if (transposed || product->back) transpose(d, product);
     else if (same && one_row(d, &product->gemv)) product->single = true;
-    else if (plain && is_own(d, cc_prim_frozen(g, product->weights))) product->own = true;
-    else if (cc_prim_frozen(g, product->weights) && d->weights.ndim == 2) d->weights.form = CC_FORMAT_ANY;
+    else product->own = plain && is_own(d, cc_prim_frozen(g, product->weights));
     return 0;
 }
 
@@ -355,6 +349,30 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &product) == 0;
 }
 
+/* The way that needs no measurement. */
+static CcWayKind rule_of(const CcGraph *g, const CcPrimDesc *d, const CcProduct *product) {
+    const bool frozen = cc_prim_frozen(g, product->weights);
+    if (product->own) return frozen ? CC_WAY_OWN_PACKED : CC_WAY_OWN;
+    const bool packed = (frozen && d->weights.ndim == 2) || cc_prim_cast_once(g, product->weights, d->dst.dtype);
+    return packed && !product->transposed ? CC_WAY_ONEDNN_PACKED : CC_WAY_ONEDNN;
+}
+
+/* -1: the library refuses. */
+static int make_way(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, CcArena *arena, CcErr *err) {
+    product->choice = (CcChoice){.ways = cc_ways_of(d, cc_prim_frozen(g, product->weights)),
+                                 .rule = rule_of(g, d, product),
+                                 .input_bytes = g->input_bytes};
+    const bool several = g->measures && !product->transposed && (product->choice.ways >> product->choice.rule & 1);
+    if (!several) return cc_ways_make(&product->way, product->choice.rule, d, err);
+    product->desc = cc_arena_alloc(arena, sizeof *d);
+    if (!product->desc) return cc_err_set(err, CC_E_MEMORY, "no memory for a product");
+    *product->desc = *d;
+    product->choice.desc = product->desc;
+    const int known = cc_choose_known(&product->choice);
+    product->measures = known < 0 && cc_choose_may(&product->choice);
+    return cc_ways_make(&product->way, known < 0 ? product->choice.rule : (CcWayKind)known, d, err);
+}
+
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
     CcPrimDesc d;
     CcProduct *product = cc_arena_alloc(arena, sizeof *product);
@@ -362,21 +380,12 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
         cc_err_set(err, CC_E_UNSUPPORTED, "a product that oneDNN can't do");
         return NULL;
     }
+    if (!product->single && make_way(g, &d, product, arena, err) < 0) return NULL;
     product->src_at = cc_prim_base(g, &product->src);
     product->weights_at = cc_prim_base(g, &product->weights);
     product->bias_at = cc_prim_base(g, &product->bias);
     product->dst_at = cc_prim_base(g, &product->dst);
     for (int i = 0; i < product->n_post; i++) product->post_at[i] = cc_prim_base(g, &product->post[i]);
-    if (product->single) return product;
-    if (product->own) {
-        product->gemm = gemm_of(&d);
-        if (cc_prim_frozen(g, product->weights)) product->packed = cc_packed_new();
-        return product;
-    }
-    product->prim = cc_dnnl_get(&d, err);
-    if (!product->prim) return NULL;
-    if (d.weights.form == CC_FORMAT_ANY || cc_prim_cast_once(g, product->weights, d.dst.dtype))
-        product->packed = cc_packed_new();
     return product;
 }
 
@@ -394,26 +403,43 @@ static int run_transposed(const CcProduct *product, CcPrimCall *call, CcErr *err
     float *dst = call->dst;
     if (product->back) call->dst = buffer;
     if (product->bias >= 0) fill_bias(product, call->bias, call->dst);
-    const int status = cc_dnnl_run(product->prim, call, err);
+    const int status = cc_ways_run(&product->way, call, err);
     for (int64_t c = 0; product->back && c < product->cols; c++)
         for (int64_t r = 0; r < product->rows; r++) *dst++ = buffer[r * product->cols + c];
     return status;
 }
 
-static int run_own(const CcProduct *p, const CcPrimCall *call, CcErr *err) {
-    CcGemmCall own = {.x = call->src,
-                      .w = call->weights,
-                      .bias = call->bias,
-                      .y = call->dst,
-                      .packed = call->packed,
-                      .version = call->version,
-                      .scratch = (float *)call->scratch};
-    for (int i = 0; i < p->n_post; i++) own.post[i] = call->post[i];
-    return cc_gemm_run(&p->gemm, &own, err);
+static int run_better(const CcProduct *p, Better *better, CcPrimCall *call, const CcHost *host, CcErr *err) {
+    const size_t bytes = cc_ways_bytes(&better->way);
+    char *scratch = atomic_exchange(&better->spare, NULL);
+    if (bytes && !scratch && !(scratch = aligned_alloc(64, (bytes + 63) / 64 * 64)))
+        return cc_err_set(err, CC_E_MEMORY, "no memory for a product");
+    call->scratch = scratch;
+    cc_prim_version(call, better->way.packed, host, p->weights);
+    const int status = cc_ways_run(&better->way, call, err);
+    free(atomic_exchange(&better->spare, scratch));
+    return status;
+}
+
+/* Finds out whether another way is faster here, for this run and later ones. An equal product may know already. */
+static void measure(CcProduct *p, const CcPrimCall *call, const CcHost *host) {
+    CcErr ignored;
+    CcPrimCall own = *call;
+    const int known = cc_choose_known(&p->choice);
+    if (p->choice.ways & (CC_WAY_BIT(OWN_PACKED) | CC_WAY_BIT(ONEDNN_PACKED)))
+        own.version = host->version(host->ctx, p->weights);
+    const CcWayKind kind = known < 0 ? cc_choose_measure(&p->choice, &own) : (CcWayKind)known;
+    Better *better = kind == p->way.kind ? NULL : calloc(1, sizeof *better);
+    if (better && cc_ways_make(&better->way, kind, p->desc, &ignored) < 0) {
+        free(better);
+        better = NULL;
+    }
+    if (better) cc_packed_drop(p->way.packed);
+    atomic_store(&p->better, better);
 }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
-    const CcProduct *p = work;
+    CcProduct *p = (CcProduct *)work; /* its choice changes once */
     CcPrimCall call = {.src = cc_prim_data(host, p->src, p->src_at),
                        .weights = cc_prim_data(host, p->weights, p->weights_at),
                        .bias = cc_prim_data(host, p->bias, p->bias_at),
@@ -427,18 +453,33 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
                    ? cc_err_set(err, CC_E_MEMORY, "no memory for a product of one row")
                    : 0;
     }
-    cc_prim_version(&call, p->packed, host, p->weights);
-    if (p->own) return run_own(p, &call, err);
-    if (p->transposed) return run_transposed(p, &call, err);
-    return cc_dnnl_run(p->prim, &call, err);
+    if (p->measures && atomic_exchange(&p->measures, false)) measure(p, &call, host);
+    Better *better = atomic_load_explicit(&p->better, memory_order_acquire);
+    if (better) return run_better(p, better, &call, host, err);
+    cc_prim_version(&call, p->way.packed, host, p->weights);
+    return p->transposed ? run_transposed(p, &call, err) : cc_ways_run(&p->way, &call, err);
 }
 
 static size_t scratch(const void *work) {
     const CcProduct *p = work;
-    return p->single ? 0 : p->own ? cc_gemm_bytes(&p->gemm) : cc_dnnl_bytes(p->prim);
+    return p->single ? 0 : cc_ways_bytes(&p->way);
 }
 
-static void free_product(void *work) { cc_packed_free(((CcProduct *)work)->packed); }
+static const char *way(const void *work) {
+    const CcProduct *p = work;
+    const Better *better = atomic_load((_Atomic(Better *) *)&p->better);
+    return p->single ? "gemv" : cc_ways_name(better ? better->way.kind : p->way.kind);
+}
+
+static void free_product(void *work) {
+    CcProduct *p = work;
+    Better *better = atomic_load(&p->better);
+    cc_ways_clear(&p->way);
+    if (!better) return;
+    cc_ways_clear(&better->way);
+    free(atomic_load(&better->spare));
+    free(better);
+}
 
 const CcPrimFamily CC_PRODUCTS = {.name = "product",
                                   .can = can,
@@ -446,4 +487,5 @@ const CcPrimFamily CC_PRODUCTS = {.name = "product",
                                   .build = build,
                                   .scratch = scratch,
                                   .run = run,
+                                  .way = way,
                                   .free = free_product};

@@ -2,7 +2,8 @@
  *
  * A plan is a list of steps over the graph's values: HOST (the host replays a node by callback), KERNEL (one fused
  * loop nest), PRIMITIVE (one library call with post-ops). The core never touches Python: the host makes, finds and
- * drops tensors. A compiled plan is immutable, and several threads may run it at once. */
+ * drops tensors. A compiled plan is immutable, except that
+ * its first run may change how products are computed (choose.c); several threads may run it at once. */
 #ifndef CC_RUN_H
 #define CC_RUN_H
 
@@ -18,6 +19,7 @@ typedef struct CcRunOptions {
      * HOST step */
     uint8_t default_dtype;
     bool autotune; /* measures block sizes and vector widths of GPU kernels (cudatune.c) */
+    bool measures; /* measures in the first run which implementation of a product is the fastest (choose.c) */
     /* torch.use_deterministic_algorithms: torch runs writes at indices where kernels would leave open which element
      * stays, or the order of sums */
     bool ordered;
@@ -87,6 +89,8 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out);
 /* Paths of the shared libraries, set once by the package before the first compile (NULL: not installed). Libraries
  * are loaded lazily. */
 void cc_run_libraries(const char *llvmlite, const char *compiler, const char *onednn, const char *nvrtc);
+/* Fortran's sgemm of the BLAS that torch uses (NULL: none), and torch's version. */
+void cc_run_blas(void *sgemm, const char *torch);
 /* Number of threads for kernels, as in torch.set_num_threads; the front end keeps it up to date. */
 void cc_run_threads(int n);
 /* n elements of Tensor.bernoulli_(p) as bytes, from the state of torch's generator on the CPU (at::mt19937), which

@@ -1,4 +1,4 @@
-/* run, private: what a plan consists of. A plan is immutable except for spare call states of its primitives and its
+/* run, private: what a plan consists of. A plan is immutable except for spare call states of its primitives, choices and its
  * optional profile. */
 #ifndef CC_RUN_INT_H
 #define CC_RUN_INT_H
@@ -173,7 +173,8 @@ struct CcPrimFamily {
     void *(*build)(const CcGraph *g, const int *chain, int n, CcArena *arena, CcErr *err);
     size_t (*scratch)(const void *work); /* bytes that `run` needs at host->scratch; NULL: none */
     int (*run)(const void *work, const CcHost *host, CcErr *err);
-    void (*free)(void *work); /* frees what is not in the arena; NULL: nothing */
+    const char *(*way)(const void *work); /* the implementation that runs, for reports; NULL: there is one */
+    void (*free)(void *work);             /* frees what is not in the arena; NULL: nothing */
 };
 extern const CcPrimFamily CC_PRODUCTS, CC_ATTENTIONS;           /* product.c, attn.c */
 extern const CcPrimFamily CC_CONVS, CC_POOLS;                   /* convolution.c, pool.c */
@@ -208,9 +209,40 @@ int cc_prim_unary(const CcNode *n);
 /* product.c: is this product faster with its result transposed (pass/transpose.c)? */
 bool cc_product_gains_transposed(const CcGraph *g, int node);
 
-/* choose.c: is cc_gemm_run faster than oneDNN for the product with these packed weights? Measured once per size, and
- * logged. */
-bool cc_choose_own(const CcGemm *g);
+/* ways.c: the implementations of one product. Packed ones keep packed copies of frozen weights. */
+typedef enum CcWayKind {
+    CC_WAY_OWN, /* dev/gemm.c */
+    CC_WAY_ONEDNN,
+    CC_WAY_BLAS, /* dev/blas.c */
+    CC_WAY_OWN_PACKED,
+    CC_WAY_ONEDNN_PACKED,
+    CC_WAYS
+} CcWayKind;
+#define CC_WAY_BIT(way) (1u << CC_WAY_##way)
+typedef struct CcWay {
+    CcWayKind kind;
+    CcGemm gemm;      /* own loops and BLAS */
+    CcPrim *prim;     /* oneDNN, else NULL */
+    CcPacked *packed; /* of packed ways, else NULL */
+} CcWay;
+const char *cc_ways_name(CcWayKind kind);
+unsigned cc_ways_of(const CcPrimDesc *d, bool frozen); /* a bit for each way that can run it */
+CC_MUST int cc_ways_make(CcWay *w, CcWayKind kind, const CcPrimDesc *d, CcErr *err);
+void cc_ways_clear(CcWay *w);         /* frees what cc_ways_make has allocated */
+size_t cc_ways_bytes(const CcWay *w); /* of scratch memory that a run needs */
+CC_MUST int cc_ways_run(const CcWay *w, const CcPrimCall *call, CcErr *err);
+
+/* choose.c: which of several ways is the fastest here. */
+typedef struct CcChoice {
+    const CcPrimDesc *desc;
+    unsigned ways;       /* bits of CcWayKind */
+    CcWayKind rule;      /* taken without a measurement, and where it is hardly slower */
+    int64_t input_bytes; /* of the plan: do its weights stay in the caches between calls? */
+} CcChoice;
+bool cc_choose_may(const CcChoice *c);  /* several ways, and large enough to be measured? */
+int cc_choose_known(const CcChoice *c); /* an earlier measurement's way, in this process or on disk; -1: none */
+/* Measures on the operands of a call, whose result is undefined afterwards. Any thread. */
+CcWayKind cc_choose_measure(const CcChoice *c, const CcPrimCall *call);
 
 /* plan.c */
 void cc_plan_clear(CcPlan *plan); /* removes all steps */

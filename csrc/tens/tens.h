@@ -10,6 +10,7 @@
 
 /* Once, with the imported torch module. -1 with an ImportError that names the torch version and what it lacks. */
 CC_MUST int cc_tens_init(PyObject *torch);
+void *cc_tsym_sgemm(void); /* Fortran's sgemm of the BLAS that torch uses; NULL: it exports none */
 
 /* ---- tens.c ---- */
 typedef struct CcTensor {

@@ -15,6 +15,7 @@
  *   at::get_num_threads,
  *   at::globalContext
  *   c10::impl::raw_local_dispatch_key_set   a variable
+ *   sgemm_                         Fortran code of the BLAS that torch uses; called by the core (dev/blas.c)
  *   THPVariable_Wrap                   throws if it can't allocate the object, so tens.c allocates it beforehand
  *
  * tests/test_process.py checks that each mangled name in tens/ is listed here. */
@@ -35,6 +36,8 @@ void *cc_tsym_find(const char *name) {
     void *at = sym.lib ? dlsym(sym.lib, name) : NULL;
     return at ? at : dlsym(RTLD_DEFAULT, name);
 }
+
+void *cc_tsym_sgemm(void) { return sym.lib ? dlsym(sym.lib, "sgemm_") : NULL; }
 
 const uint64_t *cc_tsym_tls_keys(void) {
     /* dlsym of a thread-local symbol returns the calling thread's copy, hence one lookup per thread. */
