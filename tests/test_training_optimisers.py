@@ -212,15 +212,20 @@ def test_a_learning_rate_that_is_a_tensor(kind):
     equal(eager, ours, rtol=1e-4, atol=1e-5)
 
 
-def test_parameters_that_share_memory():
-    """Kernels of two parameters must not be one where one's write is the other's read."""
-    memory = [torch.arange(12.0) for _ in range(2)]
-    params = [[nn.Parameter(m[:8]), nn.Parameter(m[4:])] for m in memory]
-    optimisers = [torch.optim.SGD(p, lr=0.5, momentum=0.9, weight_decay=0.1) for p in params]
+@BOTH
+@pytest.mark.parametrize("others", [0, 12])
+def test_parameters_that_share_memory(foreach, others):
+    """Kernels of two parameters must not be one where one's write is the other's read. Many parameters are compared by
+    address, few in pairs."""
+    memory = [torch.arange(12.0 + 8 * others) for _ in range(2)]
+    params = [[nn.Parameter(m[at : at + 8]) for at in (0, 4, *range(12, 12 + 8 * others, 8))] for m in memory]
+    optimisers = [torch.optim.SGD(p, lr=0.5, momentum=0.9, weight_decay=0.1, foreach=foreach) for p in params]
     steps = [optimisers[0].step, ccompile.compile(optimisers[1].step)]
     for k in range(4):
         for p, step in zip(params, steps):
-            p[0].grad, p[1].grad = p[1].detach(), torch.full((8,), float(k))
+            for each in p[1:]:
+                each.grad = torch.full((8,), float(k))
+            p[0].grad = p[1].detach()
             step()
     torch.testing.assert_close(memory[1], memory[0])
 

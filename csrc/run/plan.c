@@ -22,41 +22,59 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
 
 static int64_t bytes_of(const CcType *t) { return cc_type_extent(t) * cc_dtype_info((CcDtype)t->dtype)->size; }
 
-/* known[b] is 1 + the last value that was compared with b: values are compared once per node that writes them. */
-static void add_apart(CcPlan *plan, const CcGraph *g, int a, int b, int *known) {
-    const CcVal *x = &g->val.at[a], *y = &g->val.at[b];
-    if (a == b || x->def >= 0 || y->def >= 0 || known[b] == a + 1) return;
-    known[b] = a + 1;
-    cc_vec_push(&plan->apart, (CcApart){{a, b}, {bytes_of(&x->type), bytes_of(&y->type)}});
+/* What cc_plan_apart has found so far. */
+typedef struct Apart {
+    CcPlan *plan;
+    const CcGraph *g;
+    int *known; /* [value]: 1 + the last value that was compared with it: once per node that writes */
+    int *range; /* [value]: 1 + its place in plan->range; 0: none yet */
+} Apart;
+
+static int range_of(Apart *a, int value) {
+    if (a->range[value] == 0) {
+        cc_vec_push(&a->plan->range, (CcRange){value, bytes_of(&a->g->val.at[value].type)});
+        a->range[value] = a->plan->range.n;
+    }
+    return a->range[value] - 1;
 }
 
-static void add_read(CcPlan *plan, const CcGraph *g, int written, const CcNode *reader, int *known) {
+static void add_apart(Apart *a, int written, int read) {
+    const CcVal *x = &a->g->val.at[written], *y = &a->g->val.at[read];
+    if (written == read || x->def >= 0 || y->def >= 0 || a->known[read] == written + 1) return;
+    a->known[read] = written + 1;
+    const int first = range_of(a, written), second = range_of(a, read);
+    cc_vec_push(&a->plan->apart, (CcApart){{first, second}});
+}
+
+static void add_read(Apart *a, int written, const CcNode *reader) {
     for (int k = 0; k < reader->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, reader, k);
-        if (o->kind == CC_IN_VALUE) add_apart(plan, g, written, cc_graph_base(g, o->value), known);
+        const CcOperand *o = cc_graph_operand(a->g, reader, k);
+        if (o->kind == CC_IN_VALUE) add_apart(a, written, cc_graph_base(a->g, o->value));
     }
 }
 
 /* Values that nodes of the same step read, other parts of the op, and nodes that it was moved across (group.c). */
-static void compare_with_all(CcPlan *plan, const CcGraph *g, int s, int node, int *known) {
-    const CcNode *n = &g->node.at[node];
-    const int written = cc_graph_base(g, n->out0);
+static void compare_with_all(Apart *a, int s, int node) {
+    const CcPlan *plan = a->plan;
+    const CcNode *n = &a->g->node.at[node];
+    const int written = cc_graph_base(a->g, n->out0);
     for (int t = 0; t < plan->step.n; t++)
         for (int i = 0; i < plan->step.at[t].n_node; i++) {
             const int other = plan->step.at[t].node[i];
-            const CcNode *m = &g->node.at[other];
-            if (t == s || (t < s) != (other < node) || m->origin == n->origin) add_read(plan, g, written, m, known);
+            const CcNode *m = &a->g->node.at[other];
+            if (t == s || (t < s) != (other < node) || m->origin == n->origin) add_read(a, written, m);
         }
 }
 
 int cc_plan_apart(CcPlan *plan, const CcGraph *g, CcErr *err) {
-    int *known = calloc((size_t)g->val.n + 1, sizeof *known);
-    if (!known) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    int *values = calloc(2 * ((size_t)g->val.n + 1), sizeof *values);
+    if (!values) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    Apart a = {plan, g, values, values + g->val.n + 1};
     for (int s = 0; s < plan->step.n; s++)
         for (int i = 0; i < plan->step.at[s].n_node; i++)
             if (cc_into_is_write(g, &g->node.at[plan->step.at[s].node[i]]))
-                compare_with_all(plan, g, s, plan->step.at[s].node[i], known);
-    free(known);
+                compare_with_all(&a, s, plan->step.at[s].node[i]);
+    free(values);
     return 0;
 }
 
@@ -101,7 +119,7 @@ void cc_plan_clear(CcPlan *plan) {
         const CcStep *step = &plan->step.at[s];
         if (step->family && step->family->free) step->family->free(step->work);
     }
-    plan->step.n = plan->drop.n = plan->apart.n = 0;
+    plan->step.n = plan->drop.n = plan->range.n = plan->apart.n = 0;
 }
 
 void cc_run_free(CcPlan *plan) {
@@ -112,6 +130,7 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->narrowed);
     cc_vec_free(&plan->place);
     cc_vec_free(&plan->early);
+    cc_vec_free(&plan->range);
     cc_vec_free(&plan->apart);
     free(plan->spent_ns);
     free(plan->rewritten);

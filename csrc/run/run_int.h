@@ -47,10 +47,14 @@ typedef struct CcNarrowed {
     CcType type;
 } CcNarrowed;
 
-/* Two inputs, and the byte range of each after its first element. */
+/* An input's memory: the bytes from its first element on. */
+typedef struct CcRange {
+    int value;
+    int64_t bytes;
+} CcRange;
+
 typedef struct CcApart {
-    int value[2];
-    int64_t bytes[2];
+    int range[2]; /* in CcPlan.range */
 } CcApart;
 
 struct CcPlan {
@@ -62,6 +66,7 @@ struct CcPlan {
     CC_VEC(int64_t) place;
     CC_VEC(bool) early; /* [value]: another value uses its memory before it is made */
     int64_t block_bytes;
+    CC_VEC(CcRange) range; /* inputs that `apart` names, each once */
     CC_VEC(CcApart) apart; /* inputs that must not overlap: one is written while the other is read */
     CcArena *arena;        /* owns everything that the steps point to */
     CcOnDevice on;
@@ -249,7 +254,7 @@ void cc_plan_clear(CcPlan *plan); /* removes all steps */
 /* made[value]: it exists outside its step (an output, or read by another step). */
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
 /* Fills plan->drop and the steps' drop lists from the last uses, in step order. */
-CC_MUST int cc_plan_apart(CcPlan *plan, const CcGraph *g, CcErr *err); /* fills plan->apart */
+CC_MUST int cc_plan_apart(CcPlan *plan, const CcGraph *g, CcErr *err); /* fills plan->range and plan->apart */
 CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err);
 
 /* memory.c */

@@ -66,14 +66,43 @@ static int run_writing(void *ctx, int value, int node, bool counted) {
                             : 0;
 }
 
-/* Inputs that are separate in one call may overlap in another. */
+/* The memory of a CcRange in this call. */
+typedef struct Extent {
+    uintptr_t first, end;
+} Extent;
+
+static int by_address(const void *a, const void *b) {
+    const Extent *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Sorts a copy behind the n extents. */
+static bool none_overlap(Extent *at, int n) {
+    Extent *sorted = memcpy(at + n, at, sizeof *at * (size_t)n);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_address);
+    for (int i = 1; i < n; i++)
+        if (sorted[i].first < sorted[i - 1].end) return false;
+    return true;
+}
+
+/* Inputs that are separate in one call may overlap in another. Pairs can be many more than inputs: a step of an
+ * optimiser that updates all parameters op by op. */
 static int check_apart(const CcPlan *plan, const CcHost *host, CcErr *err) {
+    const int n = plan->range.n;
+    if (n == 0) return 0;
+    Extent *at = cc_scratch_thread(2 * sizeof *at * (size_t)n);
+    if (!at) return cc_err_set(err, CC_E_MEMORY, "no memory to compare %d inputs", n);
+    for (int i = 0; i < n; i++) {
+        at[i].first = (uintptr_t)host->data(host->ctx, plan->range.at[i].value);
+        at[i].end = at[i].first + (uintptr_t)plan->range.at[i].bytes;
+    }
+    if (plan->apart.n > 4 * n && none_overlap(at, n)) return 0;
     for (int i = 0; i < plan->apart.n; i++) {
         const CcApart *p = &plan->apart.at[i];
-        const uintptr_t a = (uintptr_t)host->data(host->ctx, p->value[0]),
-                        b = (uintptr_t)host->data(host->ctx, p->value[1]);
-        if (a < b + (uintptr_t)p->bytes[1] && b < a + (uintptr_t)p->bytes[0])
-            return cc_err_set(err, CC_E_HOST, "values %d and %d share memory", p->value[0], p->value[1]);
+        const Extent *a = &at[p->range[0]], *b = &at[p->range[1]];
+        if (a->first < b->end && b->first < a->end)
+            return cc_err_set(err, CC_E_HOST, "values %d and %d share memory", plan->range.at[p->range[0]].value,
+                              plan->range.at[p->range[1]].value);
     }
     return 0;
 }
