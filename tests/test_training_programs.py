@@ -82,6 +82,46 @@ def three(f):
 
 
 # ---- hooks -------------------------------------------------------------------------------------------------------
+def order_of_hooks(compile, module, x):
+    """The names of the parameters in the order in which hooks of both kinds see them."""
+    seen, fn = [], compile(module)
+    for name, p in module.named_parameters():
+        p.register_hook(lambda g, name=name: seen.append(name))
+        p.register_post_accumulate_grad_hook(lambda p, name=name: seen.append((name, p.grad.clone())))
+    for _ in range(3):
+        fn(x).square().sum().backward()
+    return seen
+
+
+@program
+def hooks_of_many_parameters(compile):
+    """The order in which they leave the engine's queue depends on their number."""
+    layers = [[nn.Linear(3, 3, bias=i % 3 < 2), nn.Tanh()] for i in range(9)]
+    return [order_of_hooks(compile, nn.Sequential(*sum(layers[:n], [])), leaves(shapes=[(2, 3)])[0].detach()) for n in range(1, 10)]
+
+
+@program
+def hooks_of_convolutions_and_norms(compile):
+    layers = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.PReLU(), nn.Conv2d(2, 2, 1, bias=False), nn.GroupNorm(1, 2)
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 3), nn.LayerNorm(3))
+    return order_of_hooks(compile, module, leaves(shapes=[(2, 1, 4, 4)])[0].detach())
+
+
+@program
+def hooks_of_shared_parameters(compile):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.layer, self.norm = nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4)
+            self.scale = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            h = self.norm(self.layer(self.table(x)).tanh()) * self.scale
+            return self.layer(h) @ self.table.weight.T
+
+    return order_of_hooks(compile, Shared(), torch.arange(5))
+
+
 @program
 def hook_order(compile):
     fn = compile(body)

@@ -1,4 +1,4 @@
-/* eval_training: a stage's plans, and what one run of it keeps; for training.c, staged.c and torchgrad.c. */
+/* eval_training: a stage's plans, and what one run of it keeps; for training.c, turns.c, staged.c and torchgrad.c. */
 #ifndef CC_EVAL_TRAINING_H
 #define CC_EVAL_TRAINING_H
 
@@ -20,7 +20,7 @@ typedef struct Stage {
     const CcJoint *joint; /* of the first backward, which has all gradients: `saved` and the forward are those of all */
     CcPlan *forward;
     CC_VEC(Backward *) backward;
-    CC_VEC(int) diff; /* indices into cut->in: inputs that gradients flow to */
+    CC_VEC(int) diff; /* indices into cut->in: inputs that gradients flow to, as turns.c sorts them */
     int last_write;   /* index into cut->node; 0: there is none */
     /* for torchgrad.c */
     GuardIds source;      /* objects that nodes take, other than tensors */
@@ -68,6 +68,9 @@ Backward *cc_training_backward(const CcTraining *t, Stage *s, const bool *given,
 CC_MUST int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h);
 
 void cc_staged_drop(PyObject **value, int n); /* drops the references, and frees the array */
+
+/* ---- turns.c ---- */
+void cc_turns_order(const CcTraining *t, Stage *s); /* sorts `diff` */
 
 /* ---- torchgrad.c: a stage's gradients as torch computes them from its recorded nodes ---- */
 void cc_torchgrad_plan(const CcTraining *t, Stage *s); /* which inputs it needs, given joint.saved */

@@ -222,6 +222,7 @@ static void find_differentiable(const CcTraining *t, Stage *s) {
 /* Makes the plans of the forward and of the whole backward. */
 static bool prepare(const CcTraining *t, Stage *s) {
     find_differentiable(t, s);
+    cc_turns_order(t, s);
     for (int i = 0; i < s->cut->node.n; i++) {
         const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
         if (n->flags & CC_N_WRITES) s->last_write = i;
