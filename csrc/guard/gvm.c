@@ -291,10 +291,26 @@ static bool same_layout(PyObject *set, PyObject *want, bool identical) {
     return i == n;
 }
 
+static bool same_constant(PyObject *a, PyObject *b) {
+    return a == b ||
+           ((PyLong_CheckExact(b) || PyFloat_CheckExact(b) || PyUnicode_CheckExact(b)) && cc_guard_same_value(a, b));
+}
+
+/* A nested function is made again for each call, and so is the tuple of its defaults. */
+static bool same_defaults(PyObject *a, PyObject *want) {
+    if (a == want) return true;
+    if (want == Py_None || PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(want)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(want); i++)
+        if (!same_constant(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(want, i))) return false;
+    return true;
+}
+
+/* want: code, defaults, defaults of keywords */
 static bool same_function(PyObject *o, PyObject *want) {
     const PyFunctionObject *f = (PyFunctionObject *)o;
     return f->func_code == PyTuple_GET_ITEM(want, 0) &&
-           (f->func_defaults ? f->func_defaults : Py_None) == PyTuple_GET_ITEM(want, 1) &&
+           (f->func_defaults ? same_defaults(f->func_defaults, PyTuple_GET_ITEM(want, 1))
+                             : PyTuple_GET_ITEM(want, 1) == Py_None) &&
            (f->func_kwdefaults ? f->func_kwdefaults : Py_None) == PyTuple_GET_ITEM(want, 2);
 }
 

@@ -4,6 +4,7 @@
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
+    cc_vec_push(&rec->written, source);
     cc_value_written(rec, CC_SRC_CELL, source, NULL, false);
     const CcCallSpec spec = {.form = CC_F_SETCELL, .in = ev->in, .n = ev->in[1] != NULL ? 2 : 1, .name = "nonlocal"};
     return cc_node_effect(rec, act, &spec, NULL);

@@ -353,11 +353,12 @@ enum { CC_SITE_ADOPTION = -1 };
 bool cc_site_may_adopt(const CcRec *rec, const PyCodeObject *generator);
 
 /* ---- resume.c ---- */
-/* A cell read after a break holds a nested function. Each call makes a new one, so the guard matches its code, defaults
- * and cells. False: read it like any other object. */
+/* A cell read after a break, or of such a function, holds a nested function. Each call may make a new one, so the guard
+ * matches its code, defaults and cells. False: read it like any other object. */
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
-/* The same for an item of a tuple or list in a slot: `out, pull = torch.func.vjp(f, x)`. */
-bool cc_resume_item(CcRec *rec, int item, PyObject *v);
+/* The same for an argument (`optimizer.step(closure)`), and an item of a tuple or list in a slot: `out, pull =
+ * torch.func.vjp(f, x)`. */
+bool cc_resume_function(CcRec *rec, int id, PyObject *v);
 
 /* ---- finalizers.c ---- */
 bool cc_finalizers_has(PyObject *o); /* its type has a finaliser: generators, classes with __del__ */

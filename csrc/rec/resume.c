@@ -191,19 +191,21 @@ static bool own_generator(const CcRec *rec, PyObject *v) {
            cc_site_may_adopt(rec, g.code->co);
 }
 
-/* Matches a nested function by its code, defaults and cells. Runs after all other slots are read, because they hold its
- * cells. */
-static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot) {
-    CcGuards *gs = &rec->trace->guards;
-    if (cc_value_find(rec, v) != NULL) {
-        cc_value_read(rec, source, parent, NULL, level, slot, v);
-        return;
-    }
-    const int id = cc_guard_source(gs, source, parent, NULL, level, slot, NULL);
-    cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)&PyFunction_Type);
+/* Several functions may share the code by which one is found: guards whose globals it reads. */
+static void guard_scope(CcRec *rec, const PyFunctionObject *f, int id) {
+    PyObject *want;
+    CC_RETRY_ALLOC(want, PyTuple_Pack(2, f->func_globals, f->func_builtins));
+    cc_guard_add_check(&rec->trace->guards, id, CC_CHK_SCOPE, want, -1);
+    Py_DECREF(want);
+}
+
+/* Matches a nested function, which guard `id` reads, by its code, defaults and cells. */
+static void match_by_code(CcRec *rec, PyObject *v, int id) {
+    cc_guard_check(&rec->trace->guards, id, CC_CHK_TYPE, (PyObject *)&PyFunction_Type);
     cc_value_set(rec, v, CC_O_SOURCE, id);
     rec->by_code = true;
     cc_rec_guard_function(rec, (PyFunctionObject *)v);
+    guard_scope(rec, (PyFunctionObject *)v, id);
     PyObject *closure = ((PyFunctionObject *)v)->func_closure;
     if (closure == NULL) return;
     const int cells = cc_value_read_member(rec, id, &PyFunction_Type, "__closure__", closure);
@@ -211,23 +213,34 @@ static void adopt_function(CcRec *rec, PyObject *v, CcSource source, int parent,
         cc_value_read(rec, CC_SRC_ITEM, cells, NULL, 0, (int)i, PyTuple_GET_ITEM(closure, i));
 }
 
-/* Its provenance is unknown so far. */
-static bool adoptable(CcRec *rec, PyObject *v) {
-    return rec->frame.n > 0 && rec->frame.at[0].kept && v != NULL && nested(v) && cc_value_find(rec, v) == NULL &&
-           !rec->functions_written;
+/* Runs after all other slots are read, because they hold its cells. */
+static void adopt_function(CcRec *rec, PyObject *v, int level, int slot) {
+    if (cc_value_find(rec, v) != NULL) cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
+    else match_by_code(rec, v, cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, NULL));
 }
 
-bool cc_resume_item(CcRec *rec, int item, PyObject *v) {
-    const CcGuard g = rec->trace->guards.g.at[item];
-    if (g.source != CC_SRC_ITEM || rec->trace->guards.g.at[g.parent].source != CC_SRC_SLOT || !adoptable(rec, v))
-        return false;
-    adopt_function(rec, v, CC_SRC_ITEM, g.parent, g.level, g.index);
+/* Its provenance is unknown so far. */
+static bool adoptable(CcRec *rec, PyObject *v) {
+    return v != NULL && nested(v) && cc_value_find(rec, v) == NULL && !rec->functions_written;
+}
+
+/* Whether the caller may have made what this guard reads: an argument, or an item of an argument or of what a slot holds. */
+static bool from_caller(const CcGuards *gs, const CcGuard *g) {
+    if (g->source == CC_SRC_ARG) return true;
+    if (g->source != CC_SRC_ITEM && g->source != CC_SRC_KEY) return false;
+    return gs->g.at[g->parent].source == CC_SRC_ARG || gs->g.at[g->parent].source == CC_SRC_SLOT;
+}
+
+bool cc_resume_function(CcRec *rec, int id, PyObject *v) {
+    if (!from_caller(&rec->trace->guards, &rec->trace->guards.g.at[id]) || !adoptable(rec, v)) return false;
+    match_by_code(rec, v, id);
     return true;
 }
 
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v) {
-    if (!adoptable(rec, v)) return false;
-    adopt_function(rec, v, CC_SRC_CELL, cell, 0, 0);
+    const bool resumed = rec->frame.n > 0 && rec->frame.at[0].kept;
+    if ((!resumed && !rec->by_code) || !adoptable(rec, v)) return false;
+    match_by_code(rec, v, cc_guard_source(&rec->trace->guards, CC_SRC_CELL, cell, NULL, 0, 0, NULL));
     return true;
 }
 
@@ -320,7 +333,7 @@ static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source,
 static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
     CcGen g;
     if (!cc_generator_read(v, &g)) {
-        adopt_function(rec, v, CC_SRC_SLOT, -1, level, slot);
+        adopt_function(rec, v, level, slot);
         return;
     }
     if (adopted_before(rec, v, CC_SRC_SLOT, -1, level, slot)) return;
@@ -359,15 +372,6 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     (void)adopt(rec, v, id, read);
 }
 
-/* Resume points are found by code, which several functions may share: guards whose globals the frame reads. */
-static void guard_scope(CcRec *rec, const CcAct *act, int level) {
-    PyObject *want;
-    CC_RETRY_ALLOC(want, PyTuple_Pack(2, act->func->func_globals, act->func->func_builtins));
-    const int id = cc_guard_source(&rec->trace->guards, CC_SRC_FRAME, -1, NULL, 0, level, NULL);
-    cc_guard_check(&rec->trace->guards, id, CC_CHK_SCOPE, want);
-    Py_DECREF(want);
-}
-
 CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx,
                          uint64_t salt) {
     cc_rec_begin(rec, mode, salt);
@@ -379,7 +383,8 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
     for (int level = 0; level < n; level++) {
         CcAct *act = acts[level];
         const bool innermost = level == n - 1;
-        if (level > 0) guard_scope(rec, act, level); /* the root's function is fixed */
+        if (level > 0) /* the root's function is fixed */
+            guard_scope(rec, act->func, cc_guard_source(&rec->trace->guards, CC_SRC_FRAME, -1, NULL, 0, level, NULL));
         const int n_locals = act->code->n_locals;
         const int depth = innermost ? act->depth : cc_act_depth_after_call(act);
         for (int slot = 0; slot < n_locals + depth; slot++)

@@ -282,7 +282,7 @@ static void learn(CcRec *rec, int id, PyObject *v) {
         cc_guard_check(gs, id, cc_same_asked(rec, v) ? CC_CHK_IDENT : CC_CHK_VALUE, v);
         return;
     }
-    if (cc_resume_item(rec, id, v)) return;
+    if (cc_resume_function(rec, id, v)) return;
     if (cc_value_ident(v)) {
         cc_guard_check(gs, id, CC_CHK_IDENT, v);
         return;
@@ -371,10 +371,6 @@ void cc_value_which(CcRec *rec, PyObject *o) {
     CcGuards *gs = &rec->trace->guards;
     const CcGuard *g = &gs->g.at[p->id];
     if (g->source == CC_SRC_CONST || g->check == CC_CHK_IDENT) return;
-    if (PyFunction_Check(o)) {
-        if (g->check == CC_CHK_TYPE) cc_guard_check(gs, p->id, CC_CHK_IDENT, o);
-        return;
-    }
     const void *told = (const void *)(((uintptr_t)p->id << 32 | (uintptr_t)p->id) + 1);
     PyObject *address;
     CC_RETRY_ALLOC(address, PyLong_FromVoidPtr(o));
