@@ -1,5 +1,5 @@
-"""csrc/eval/pace.c: functions with breaks, or without kernels, are timed against eager, and run eagerly if they
-are slower. The test supplies the clock: `laps` gives the duration of a timed call, eager or not."""
+"""csrc/eval/pace.c: functions with breaks, without kernels, or with new sizes in most calls are timed against eager, and
+run eagerly if they are slower. The test supplies the clock: `laps` gives the duration of a timed call, eager or not."""
 
 import random
 
@@ -74,6 +74,16 @@ def test_what_is_faster_stays(fn, laps):
     laps(lambda eager: 150 if eager else 100)
     compiled = run(fn, SETTLED)
     assert not is_slow(compiled) and eager_calls(compiled) == 4  # pairs that all differ by a fifth need no more
+
+
+@pytest.mark.parametrize(("sizes", "slow"), [(400, True), (3, False)])
+def test_sizes_that_rarely_recur_are_timed(sizes, slow, laps):
+    """Torch runs the nodes of a call with new sizes, which takes longer than eager; otherwise the kernels are not timed."""
+    laps(lambda eager: 100_000 if eager else 150_000)
+    compiled, x = ccompile.compile(lambda x, i: torch.relu(x[i : 2 * i + 1]) * 2, options=TIMED), torch.arange(1000.0)
+    for i in range(SETTLED):
+        assert torch.equal(compiled(x, i % sizes + 2), torch.relu(x[i % sizes + 2 : 2 * (i % sizes) + 5]) * 2)
+    assert is_slow(compiled) == slow
 
 
 def at_random(seed, ratio, preempted):

@@ -69,7 +69,8 @@ typedef struct CcSegment {
     const char *unknown; /* node without a rule; NULL: none */
     int id;
     uint64_t hits;
-    bool broken; /* its plan failed: no longer used */
+    uint64_t plans, unplanned; /* plans made so far, also those dropped; runs that waited with one */
+    bool broken;               /* its plan failed: no longer used */
 } CcSegment;
 
 /* A resume point: the chain of frames, each with its next instruction. */

@@ -1,5 +1,5 @@
-/* Pace: is a compiled function slower than eager? It may be if breaks cut it into many small pieces, or if it has no
- * kernels, and only timing can tell. So a few pairs of calls, one eager and one compiled, are timed and compared. The
+/* Pace: is a compiled function slower than eager? It may be if breaks cut it into many small pieces, if it has no
+ * kernels, or if most calls have new sizes, for which torch runs its nodes; only timing can tell. So a few pairs of calls, one eager and one compiled, are timed and compared. The
  * order within a pair is random, because callers may alternate, too. A slower function runs eagerly. In both cases the
  * comparison is repeated, at growing intervals.
  *
@@ -24,16 +24,6 @@ static PyObject *clock_of_tests;
 void cc_pace_set_clock(PyObject *clock) { Py_XSETREF(clock_of_tests, clock == Py_None ? NULL : Py_NewRef(clock)); }
 
 void cc_pace_start(CcRoot *root) { root->pace = (CcPace){.from = root->calls + FIRST, .rest = REST, .random = 1}; }
-
-/* Counts one-time costs (recording, compiling). */
-static uint64_t firsts(void) {
-    static const CcEventKind kind[] = {CC_LOG_RECORD,   CC_LOG_RECOMPILE, CC_LOG_GIVE_UP, CC_LOG_KERNEL,
-                                       CC_LOG_FALLBACK, CC_LOG_PRIMITIVE, CC_LOG_SHAPE,   CC_LOG_CHOICE,
-                                       CC_LOG_BAN,      CC_LOG_CAPTURE};
-    uint64_t n = 0;
-    for (int i = 0; i < CC_COUNT(kind); i++) n += cc_log_count(kind[i]);
-    return n;
-}
 
 /* ------------------------------------------------------------------ which functions */
 
@@ -60,6 +50,9 @@ static bool trains(const CcSegment *s) { return s->shape.n > 0 && s->shape.at[0]
 
 static bool cannot_time(const CcSegment *s) { return on_gpu(s) || trains(s); }
 
+/* Its sizes rarely recur: torch runs its nodes in most calls. */
+static bool rarely_planned(const CcSegment *s) { return 2 * s->unplanned > s->hits; }
+
 static bool worth_asking(const CcRoot *root) {
     CcMode mode;
     cc_mode_read(&mode);
@@ -70,7 +63,7 @@ static bool worth_asking(const CcRoot *root) {
     for (int i = 0; i < root->entry.n; i++) {
         const CcSegment *s = root->entry.at[i]->segment;
         if (cannot_time(s)) return false;
-        wanted |= s->trace->end == CC_END_BREAK || without_kernels(s);
+        wanted |= s->trace->end == CC_END_BREAK || without_kernels(s) || rarely_planned(s);
     }
     for (int i = 0; i < root->point.n; i++)
         for (int k = 0; k < root->point.at[i]->segment.n; k++)
@@ -79,6 +72,24 @@ static bool worth_asking(const CcRoot *root) {
 }
 
 /* ------------------------------------------------------------------ laps */
+
+static uint64_t plans_of(const CcRoot *root) {
+    uint64_t n = 0;
+    for (int i = 0; i < root->entry.n; i++) n += root->entry.at[i]->segment->plans;
+    for (int i = 0; i < root->point.n; i++)
+        for (int k = 0; k < root->point.at[i]->segment.n; k++) n += root->point.at[i]->segment.at[k]->plans;
+    return n;
+}
+
+/* Counts one-time costs (recording, compiling). A run for new sizes without a plan is none: it may be every call's. */
+static uint64_t firsts(const CcRoot *root) {
+    static const CcEventKind kind[] = {CC_LOG_RECORD, CC_LOG_RECOMPILE, CC_LOG_GIVE_UP,
+                                       CC_LOG_KERNEL, CC_LOG_FALLBACK,  CC_LOG_PRIMITIVE,
+                                       CC_LOG_CHOICE, CC_LOG_BAN,       CC_LOG_CAPTURE};
+    uint64_t n = plans_of(root);
+    for (int i = 0; i < CC_COUNT(kind); i++) n += cc_log_count(kind[i]);
+    return n;
+}
 
 static void close_pairs(CcPace *p) {
     p->n[0] = p->n[1] = p->tries = 0;
@@ -115,7 +126,7 @@ bool cc_pace_begin(CcRoot *root, CcLap *lap) {
     p->open = lap->timed = true;
     p->disturbed = false;
     lap->eager = next_is_eager(p);
-    lap->firsts = firsts();
+    lap->firsts = firsts(root);
     lap->start = cc_log_now_ns();
     return lap->eager;
 }
@@ -197,7 +208,7 @@ void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok) {
     if (!lap->timed || !p->open) return; /* also if the pairs were reset meanwhile */
     const uint64_t ns = cc_log_now_ns() - lap->start;
     p->open = false;
-    if (!ok || p->disturbed || firsts() != lap->firsts) return;
+    if (!ok || p->disturbed || firsts(root) != lap->firsts) return;
     p->ns[lap->eager][p->n[lap->eager]++] = clock_of_tests != NULL ? time_by_tests(lap) : ns;
     if (p->n[0] == p->n[1]) judge(root);
 }

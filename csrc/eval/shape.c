@@ -158,6 +158,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     shape->freeze = cc_freeze_new(shape->graph);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
+    s->plans++;
     if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->python && !t->writes &&
         !cc_verify_shape(s, shape, kept, symbol)) {
         cc_run_free(shape->plan);
@@ -628,6 +629,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
         if (!again && DEAR * (cc_log_now_ns() - ran) > s->run_ns) s->credit--;
     } else {
         cc_graph_free(e.graph);
+        s->unplanned++;
     }
     shape->running--;
     cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms%s%s%s", s->id, s->shape.n,
