@@ -74,6 +74,9 @@ import ccompile  # noqa: E402
 import numpy  # noqa: E402
 import torch  # noqa: E402
 
+if not EAGER and os.environ["CCOMPILE_VERIFY"] not in ("", "0"):
+    ccompile.config.verify = True  # commands of fuzz/ import ccompile before this file
+
 if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
     # What the tests make lies on the GPU. No torch-function mode as torch.set_default_device: with those nothing is compiled.
     torch.set_default_tensor_type(torch.cuda.FloatTensor)

@@ -2112,6 +2112,63 @@ def leaf_flags(compile):
     return three(step)
 
 
+@program
+def results_that_a_write_made_differentiable(compile):
+    """Made without a gradient, last written with something that has one, and returned beside another stage."""
+    makers = [torch.zeros_like, lambda x: x.detach().roll(1, 0), lambda x: (x.detach() * 2).tanh()]
+    writes = [
+        lambda h, x: h.add_(x),
+        lambda h, x: h.mul_(2).mul_(x),
+        lambda h, x: h.copy_(x),
+        lambda h, x: h[0].copy_(x[0]),
+        lambda h, x: h.view(-1).add_(x.reshape(-1)),
+        lambda h, x: h.requires_grad_(),
+    ]
+    out = []
+    for make in makers:
+        for write in writes:
+
+            def f(x, w, b, make=make, write=write):
+                h = make(x)
+                write(h, x)
+                return h, (x * 2).tanh() * b
+
+            fn = compile(f)
+            for i in range(3):
+                args = leaves(seed=i)
+                h, k = fn(*args)
+                out.append((h, k, h._version, grads_of(h * 2 + k, args, allow_unused=True)))
+    return out
+
+
+@program
+def results_that_the_caller_writes(compile):
+    """Of ops of which torch runs some, and gives views."""
+    ops = [
+        lambda x, w, b: torch.einsum("bij,kj->bik", x.tanh(), w),
+        lambda x, w, b: F.linear(x.tanh() * 2, w, b),
+        lambda x, w, b: torch.tensordot((x * b).tanh(), w, 1),
+        lambda x, w, b: (x.tanh() * b) @ w,
+        lambda x, w, b: F.conv1d(x.tanh() * b, w[:4, :4, None].tanh()),
+        lambda x, w, b: F.avg_pool1d((x * 2).tanh() * b, 2),
+        lambda x, w, b: F.max_pool1d((x * 2).tanh() * b, 2),
+        lambda x, w, b: F.instance_norm((x * 2).tanh() * b),
+        lambda x, w, b: F.interpolate((x * 2).tanh() * b, scale_factor=2, mode="linear"),
+        lambda x, w, b: F.scaled_dot_product_attention(x.tanh(), x * b, x),
+        lambda x, w, b: F.pad((x * 2).tanh() * b, (1, 1)),
+        lambda x, w, b: ((x * 2).tanh() * b).sort(-1)[0],
+    ]
+    out = []
+    for f in ops:
+        fn = compile(f)
+        for i in range(3):
+            args = leaves(torch.float64, i)
+            y = fn(*args)
+            y.mul_(2)
+            out.append((y, y._version, grads_of(y.sin(), args, allow_unused=True)))
+    return out
+
+
 @contextlib.contextmanager
 def group(rank, world, path):
     import torch.distributed as dist

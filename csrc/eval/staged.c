@@ -197,6 +197,20 @@ static int count_writes(const CcTraining *t, const Stage *s, PyObject **value) {
     return 0;
 }
 
+/* A result of torch's may be a view (a product's, in other dims), which nobody could write to as a result of this node:
+ * autograd refuses that. */
+static int detach_views(const Stage *s, PyObject **value) {
+    int step = 0;
+    if (cc_run_hosted(s->forward, &step) < 0) return 0;
+    for (int k = 0; k < s->cut->out.n; k++) {
+        PyObject **o = &value[s->cut->out.at[k]], *is = PyObject_CallMethod(*o, "_is_view", NULL);
+        if (is == Py_True) Py_SETREF(*o, PyObject_GetAttrString(*o, "data"));
+        Py_XDECREF(is);
+        if (is == NULL || *o == NULL) return -1;
+    }
+    return 0;
+}
+
 static int forward(void *at, CcAutogradResults *r) {
     Run *run = at;
     const CcTraining *t = run->training;
@@ -205,6 +219,7 @@ static int forward(void *at, CcAutogradResults *r) {
     int status = run_forward(t, s, run->host, value);
     for (int k = 0; k < s->cut->in.n; k++) /* the plan drops inputs after their last use */
         Py_XSETREF(value[s->cut->in.at[k]], Py_NewRef(run->in.at[k]));
+    if (status == 0) status = detach_views(s, value);
     for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
         cc_vec_push(&r->differentiable, cc_rules_needs(t->graph, s->cut->out.at[k]));
         cc_vec_push(&r->out, Py_NewRef(value[s->cut->out.at[k]]));

@@ -39,7 +39,8 @@ static const char templates[] =
     "        op(args[0][i], args[1][i], args[2][i], value=args[3][i] if split[3] else args[3])\n"
     "        for i in range(len(args[0]))])\n"
     "def broadcaster(to):\n"
-    "    return lambda tensors: tuple([t.expand_as(tensors[to]) for t in tensors])\n"
+    "    return lambda tensors: tuple([\n"
+    "        t if t.shape == tensors[to].shape else t.expand_as(tensors[to]) for t in tensors])\n"
     "def through():\n"
     "    return lambda function, *args, use_reentrant, preserve_rng_state=None, early_stop=None, **named: (\n"
     "        function(*args, **named))\n"
@@ -190,7 +191,7 @@ static Py_ssize_t find_widest(PyObject *list) {
     return -1;
 }
 
-/* torch.broadcast_tensors(a, b) is (a.expand_as(a), b.expand_as(a)), if a has the common shape. */
+/* torch.broadcast_tensors(a, b) is (a, b.expand_as(a)), if a has the common shape and b has not. */
 static CcGo broadcast(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
     const Py_ssize_t to = n == 1 && kwnames == NULL && tensors_in(rec, in[0]) > 0 ? find_widest(in[0]) : -1;
     PyObject *args = to >= 0 ? Py_BuildValue("(n)", to) : NULL;

@@ -53,8 +53,7 @@ static bool may_freeze(const CcRec *rec, const CcType *t) {
 /* requires_grad_(), or a write of what requires a gradient, changes what a value's type says. */
 static void note_gradient(CcRec *rec, PyObject *o, int value) {
     CcVal *v = &rec->trace->graph->val.at[value];
-    if (rec->trace->needs_grad && v->type.ndim >= 0 && v->type.requires_grad != cc_tens_requires_grad(o))
-        v->grad_changed = true;
+    if (v->type.ndim >= 0 && v->type.requires_grad != cc_tens_requires_grad(o)) v->grad_changed = true;
 }
 
 /* Graph value of a tensor or computed number; -1: o is neither. */

@@ -241,7 +241,7 @@ LOSSES = """
 F.cross_entropy(six(<a>), six(<b>).argmax(-1))
 F.nll_loss(six(<a>).log_softmax(-1), six(<b>).argmax(-1))
 F.cross_entropy(six(<a>), six(<a>).argmin(-1), label_smoothing=0.1, reduction="sum") * 0.1
-F.kl_div(six(<a>).log_softmax(-1), six(<a>).detach().softmax(-1), reduction="batchmean")
+F.kl_div(six(<a>).log_softmax(-1), six(<a>).detach().sin().softmax(-1), reduction="batchmean")
 """
 DRAWS = """
 F.dropout(<a>, 0.5)
@@ -700,12 +700,17 @@ def drawn(seed):
     return p._replace(steps=[(writer.one(kinds), given()) for _ in range(6)])
 
 
+def unseen(p):
+    """Does a step write what autograd does not see? The self-check, which runs stages again on their inputs, would compute with it."""
+    return any(".data." in statement for statements, _ in p.steps for statement in statements)
+
+
 def check(p):
     """Raises AssertionError where compiled steps differ from eager ones."""
+    ccompile.reset()
     wrong = verify_failures()
     near = (5e-2, 5e-2) if p.auto else (1e-5, 1e-6) if p.dtype is torch.float64 and not p.compiled else (2e-3, 2e-4)
-    ccompile.reset()
-    with quiet():
+    with quiet(), ccompile.config.patch(verify=ccompile.config.verify and not unseen(p)):
         sides = [Side(build(p, wrap), True, False, {}) for wrap in (plain, ccompile.compile)]
         written = {}
         for i, (_, given) in enumerate(p.steps):
