@@ -78,7 +78,7 @@ if not EAGER and os.environ["CCOMPILE_VERIFY"] not in ("", "0"):
     ccompile.config.verify = True  # commands of fuzz/ import ccompile before this file
 
 if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
-    # What the tests make lies on the GPU. No torch-function mode as torch.set_default_device: with those nothing is compiled.
+    # What the tests make lies on the GPU. torch.set_default_device would be a torch-function mode, which tests count.
     torch.set_default_tensor_type(torch.cuda.FloatTensor)
     # cuDNN's default is TF32, where it has a kernel for it: with channels innermost it has others than without.
     torch.backends.cudnn.allow_tf32 = False

@@ -401,6 +401,13 @@ class DispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def nested_devices(*devices):
+    stack = contextlib.ExitStack()
+    for device in devices:
+        stack.enter_context(torch.device(device))
+    return stack
+
+
 def deterministic(on, warn_only):
     return setting(
         lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
@@ -419,7 +426,10 @@ MODES = {
                        {"AUTOCAST_CACHE"}, False),
     "default dtype": (lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
                       {"DEFAULT_DTYPE"}, False),
-    "default device": (lambda: torch.device("cpu"), {"FUNCTION_MODES"}, True),
+    "default device": (lambda: torch.device("cpu"), {"DEFAULT_DEVICE"}, False),
+    "default devices": (lambda: nested_devices("cpu", "meta", "cuda:3"), {"DEFAULT_DEVICE"}, False),
+    "too many default devices": (lambda: nested_devices(*["cpu"] * 5), {"DEFAULT_DEVICE", "FUNCTION_MODES"}, True),
+    "function mode": (torch.overrides.BaseTorchFunctionMode, {"FUNCTION_MODES"}, True),
     "function subclass off": (C.DisableTorchFunctionSubclass, {"FUNCTION_STATE"}, False),
     "dispatch mode": (DispatchMode, {"DISPATCH_MODES"}, True),
     "fake mode": (lambda: fake_mode(), {"KEYS_INCLUDED"}, True),

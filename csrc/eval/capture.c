@@ -130,7 +130,8 @@ static void look_at_plan(CcCaptures *c, const CcTrace *t, const CcShape *shape) 
         if (g->val.at[v].type.ndim < 0) refuse(c, "", "a value is not a plain tensor");
         else if (!on_device(c, &g->val.at[v].type)) refuse(c, "", "its tensors are on several devices");
     }
-    if (c->refused == NULL && t->scoped) refuse(c, "", "a block of torch.inference_mode begins or ends in it");
+    if (c->refused == NULL && t->scoped)
+        refuse(c, "", "a block of torch.inference_mode or torch.device begins or ends in it");
     if (c->refused == NULL && stats.launches < LEAST_LAUNCHES)
         refuse(c, "", "it has few steps, and a replay takes three launches");
 }

@@ -266,6 +266,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     case CC_T_META:
         if (cc_mode_inference(&rec->mode) && asks_inference(t))
             return cc_call_torch(rec, act, t->name, "reads whether inference mode is on");
+        if (cc_override_asks(t)) return cc_override_before(act, ev, c);
         for (int i = 0; i < c->n; i++)
             if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name))
                 return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
@@ -528,6 +529,8 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         return go != CC_OK ? go : cc_opaque_op(rec, act, ev, c.func, c.in, c.n, c.kwnames);
     }
     if (cc_opaque_sets(rec, c.func, c.in, c.n, c.kwnames)) return cc_opaque_set(rec, act, ev, c.func, c.in, c.n);
+    const CcGo device = cc_override_device(rec, act, ev, &c);
+    if (device != CC_OK) return device;
     const CcPure pure = PyFunction_Check(c.func) ? cc_library_pure((PyFunctionObject *)c.func) : CC_PURE_NOT;
     if (pure != CC_PURE_NOT) {
         const CcGo go = cc_backcall_pure(rec, act, ev, pure, c.func, c.in, c.n, c.kwnames);

@@ -2,7 +2,7 @@
  * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
 #include "rec_events.h"
 
-enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, LISTED, UNBROKEN, THROUGH };
+enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH };
 
 static const struct {
     int kind;
@@ -87,6 +87,12 @@ static bool listed_behind_wrapper(int kind, PyFunctionObject *func) {
 bool cc_library_node(PyFunctionObject *func) { return listed_behind_wrapper(NODE, func); }
 
 bool cc_library_through(PyFunctionObject *func) { return listed_behind_wrapper(THROUGH, func); }
+
+bool cc_library_device(PyFunctionObject *func) {
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const char *path = path_of(co);
+    return path != NULL && listed(DEVICE, co, path, 0);
+}
 
 bool cc_library_listed(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;

@@ -233,7 +233,7 @@ typedef struct CcTrace {
         uint64_t version;
     }) written;
     bool needs_grad; /* autograd must see its ops */
-    bool scoped;     /* a block of torch.inference_mode begins or ends in it */
+    bool scoped;     /* a block of scope.c begins or ends in it */
     /* a guard after such nodes may fail, or code may catch an exception: a run for a new key saves what it writes */
     bool retry;
     /* its graph writes to tensors from outside or draws random numbers: it can't run twice */

@@ -240,6 +240,7 @@ CC_MUST int cc_callee_init(void);
  * library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
 bool cc_library_node(PyFunctionObject *func);
+bool cc_library_device(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);
 bool cc_library_through(PyFunctionObject *func);
 bool cc_library_unbroken(const PyCodeObject *co); /* graph_break() does nothing in this function */
@@ -249,7 +250,14 @@ CC_MUST int cc_library_init(void);
 CC_NEW PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, int n, const CcAct *caller);
 CC_MUST int cc_intrin_init(void);
 
-/* ---- scope.c: blocks of torch.inference_mode ---- */
+/* ---- override.c: torch's functions under a default device ---- */
+/* A call of has_torch_function(). CC_DONE: the default device's modes don't count. */
+bool cc_override_asks(const CcTorch *t);
+CcGo cc_override_before(const CcAct *act, CcEvent *ev, const CcCalled *c);
+/* A call of torch.get_default_device(). CC_DONE: guards know the result. */
+CcGo cc_override_device(CcRec *rec, const CcAct *act, CcEvent *ev, const CcCalled *c);
+
+/* ---- scope.c: blocks of torch.inference_mode and torch.device ---- */
 CC_MUST int cc_scope_init(void);
 CcGo cc_scope_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t);
 CcGo cc_scope_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result);

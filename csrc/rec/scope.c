@@ -1,6 +1,7 @@
-/* Blocks of torch.inference_mode. Each uses a C++ object, torch._C._InferenceMode, which is made, entered and left. All
- * three are nodes with a fixed place in the graph, and the object is a graph value, so a break inside a block is
- * possible.
+/* Blocks of torch.inference_mode and of torch.device. Entering and leaving them are nodes with a fixed place in the
+ * graph. inference_mode uses a C++ object, torch._C._InferenceMode, which a third node makes. It is a graph value, so a
+ * break inside a block is possible. A device is a constant, and leaving its block takes the mode on top off the stack
+ * (tens/devmode.c), which guards know.
  *
  * Where a tensor is made decides whether it is an inference tensor. A plan preserves this: no kernel spans a node that
  * sets state, and operations that a plan could move (views, in-place writes) are host nodes if their tensors are of the
@@ -21,8 +22,8 @@ static PyObject *leave(PyObject *unused, PyObject *object) {
 }
 
 static PyMethodDef definition[] = {
-    {"inference_mode.__enter__", enter, METH_O, NULL},
-    {"inference_mode.__exit__", leave, METH_O, NULL},
+    {"__enter__", enter, METH_O, NULL},
+    {"__exit__", leave, METH_O, NULL},
 };
 static PyObject *function[CC_COUNT(definition)]; /* called by replays */
 
@@ -40,8 +41,8 @@ static int which(const CcTorch *t) {
 CcGo cc_scope_before(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t) {
     bool known = c->n > 0 && c->kwnames == NULL && cc_node_nameable(rec, c->in[0], 0) &&
                  (which(t) >= 0 || PyBool_Check(c->in[0]));
-    /* The state that a block entered before the call restores is unknown. */
-    if (which(t) == 1 && cc_value_origin(rec, c->in[0]) == CC_O_SOURCE)
+    /* The state that a block of inference mode entered before the call restores is unknown. */
+    if (which(t) == 1 && !cc_tens_constant(c->in[0]) && cc_value_origin(rec, c->in[0]) == CC_O_SOURCE)
         known = known && rec->frame.n > 0 && rec->frame.at[0].kept;
     return known ? CC_OK
                  : cc_rec_break(rec, act, CC_R_TORCH_EFFECT,

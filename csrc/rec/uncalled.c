@@ -4,6 +4,7 @@
  *   callbacks of the collector and of signals; warnings from C code
  *   __del__, weak-reference callbacks, the ends of generators      if the recording did not make the object; otherwise
  *                                                                  they belong to the code that dropped it
+ *   DeviceContext.__torch_function__ (tens/devmode.c)              calls what recorded code has called
  *   any other frame that C code calls while the collector runs     unknown: the collector's (a C finaliser, a coroutine)
  *                                                                  or another thread's: the recording gives up */
 #include "rec_events.h"
@@ -59,6 +60,7 @@ CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
     const CcAct *caller = act->prev;
     const CcEvent *ev = caller != NULL ? caller->event : NULL;
     if (cc_rec_calls(ev, act)) return CC_OK;
+    if (cc_devmode_handles(act->func)) return CC_PASS_ALL;
     PyObject *ending = act->started || act->thrown ? ends(act) : NULL;
     if (ending != NULL && PyWeakref_Check(ending) && cc_value_origin(rec, ending) == CC_O_SOURCE)
         /* a callback, or map() passes the reference on, whose call will be a break */

@@ -7,7 +7,7 @@
 #include "tens_int.h"
 
 /* see mode.def; PYTHON and ABSENT are fallbacks */
-typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXP, VAR, KEYS, KEY, ATTR, PYTHON, ABSENT } How;
+typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXP, VAR, KEYS, KEY, ATTR, STACK, PYTHON, ABSENT } How;
 
 enum {
 #define CC_MODE(id, ...) M_##id,
@@ -105,6 +105,7 @@ static inline intptr_t read_row(int i, const uint64_t *keys) {
     case KEYS: return (intptr_t)keys[ROW[i].arg];
     case KEY: return (keys[0] & r->key) != 0;
     case ATTR: return read_attr(r, ROW[i].arg);
+    case STACK: return cc_devmode_word(ROW[i].arg != 0);
     case PYTHON: return read_python(r);
     case ABSENT: return 0;
     }
@@ -156,6 +157,8 @@ static intptr_t read_one(int i) {
 bool cc_mode_autocast_cpu(void) { return read_one(M_AUTOCAST_CPU) != 0; }
 
 bool cc_mode_grad_now(void) { return read_one(M_GRAD) != 0; }
+
+bool cc_mode_device_now(void) { return read_one(M_DEFAULT_DEVICE) != 0 && read_one(M_FUNCTION_MODES) == 0; }
 
 bool cc_mode_inference(const CcMode *m) { return m->v[M_INFERENCE] != 0; }
 
@@ -302,6 +305,10 @@ static void init_row(int i, const int8_t device[2], bool fallback) {
         use_attr(i, r);
         return;
     }
+    if (row->how == STACK) {
+        r->how = STACK;
+        return;
+    }
     const uint64_t *keys = cc_tsym_tls_keys();
     bool found;
     if (row->how == KEYS) {
@@ -328,6 +335,7 @@ static void init_rows(bool fallback) {
     const int8_t device[2] = {cpu ? (int8_t)cpu() : -1, cuda ? (int8_t)cuda() : -1};
     const void *(*context)(void) = cc_tsym_find("_ZN2at13globalContextEv");
     M.context = context ? context() : NULL;
+    cc_devmode_init(fallback);
     for (int i = 0; i < M_COUNT; i++) init_row(i, device, fallback);
 }
 

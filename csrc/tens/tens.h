@@ -82,7 +82,7 @@ CC_MUST CC_NEW PyObject *cc_ring_empty(CcRing *ring, int value, const CcType *ty
 void cc_ring_counts(const CcRing *ring, uint64_t *made, uint64_t *reused);
 
 /* ---- mode.def, mode.c: ambient state, one row per mode ---- */
-enum { CC_MODE_MAX = 40 };
+enum { CC_MODE_MAX = 41 };
 typedef struct CcMode {
     intptr_t v[CC_MODE_MAX]; /* by row; objects are borrowed pointers to immortal torch objects */
 } CcMode;
@@ -98,10 +98,12 @@ bool cc_mode_deterministic(const CcMode *mode); /* torch.use_deterministic_algor
 bool cc_mode_fills_memory(const CcMode *mode);  /* in addition, new memory is filled (torch.utils.deterministic) */
 /* autocast is on for the CPU, with its weight cache */
 bool cc_mode_keeps_casts(const CcMode *mode);
-bool cc_mode_autocast_cpu(void);               /* autocast is on for the CPU right now */
-bool cc_mode_inference(const CcMode *mode);    /* inference mode is on */
-bool cc_mode_grad(const CcMode *mode);         /* grad mode is on */
-bool cc_mode_grad_now(void);                   /* grad mode is on right now; the region may have switched it */
+bool cc_mode_autocast_cpu(void);            /* autocast is on for the CPU right now */
+bool cc_mode_inference(const CcMode *mode); /* inference mode is on */
+bool cc_mode_grad(const CcMode *mode);      /* grad mode is on */
+bool cc_mode_grad_now(void);                /* grad mode is on right now; the region may have switched it */
+/* DeviceContexts decide the default device right now, and no other torch-function mode is active */
+bool cc_mode_device_now(void);
 void cc_mode_restore_grad(const CcMode *mode); /* sets grad mode as in `mode` */
 /* also restores all other state that graphs set, except autocast's nesting depth */
 void cc_mode_restore(const CcMode *mode);
@@ -114,6 +116,11 @@ void cc_mode_force_fallback(bool on); /* tests: reads every row through Python *
 int cc_mode_count(void);              /* number of rows */
 const char *cc_mode_name(int row);    /* such as "GRAD"; NULL past the end */
 
+/* ---- devmode.c: the default device, which torch-function modes set ---- */
+bool cc_devmode_handles(PyFunctionObject *func); /* func is DeviceContext.__torch_function__ */
+/* A call with all torch-function modes set aside. */
+CC_MUST CC_NEW PyObject *cc_devmode_call_without(PyObject *f, PyObject *const *in, size_t n, PyObject *kwnames);
+
 /* ---- torch.def, torch.c: what a torch callable does ---- */
 typedef enum CcTorchClass {
     CC_T_NONE, /* not one of torch's C callables */
@@ -125,7 +132,7 @@ typedef enum CcTorchClass {
     /* reads ambient state that the entry's guards cover (is_grad_enabled, _get_tracing_state ...) */
     CC_T_STATE,
     CC_T_SET_STATE, /* sets ambient state (_set_grad_enabled ...): an effect node, replayed in order */
-    CC_T_SCOPE,     /* creates, enters or leaves an inference-mode block */
+    CC_T_SCOPE,     /* makes, enters or leaves a block of inference mode or of a device */
     CC_T_DROP,      /* bookkeeping without visible effect (_log_api_usage_once): not replayed */
     /* Function.apply: runs the Python code of a custom autograd.Function; a break while autograd is on */
     CC_T_APPLY,

@@ -17,6 +17,10 @@ CC_NEW PyObject *cc_tsym_path(const char *path);
 CC_MUST int cc_tsym_init(PyObject *torch);
 
 CC_MUST int cc_mode_init(void);
+/* devmode.c: others: the number of torch-function modes that are not DeviceContexts; else what DeviceContexts make the
+ * default device, as a word (0: there are none). */
+intptr_t cc_devmode_word(bool others);
+void cc_devmode_init(bool fallback);
 CC_MUST int cc_torch_init(void);
 CC_MUST int cc_look_init(void);
 CC_MUST int cc_bind_init(void);

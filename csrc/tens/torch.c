@@ -61,6 +61,7 @@ static const struct Space {
     {"torch.Tensor", "Tensor.", ""},
     {"torch._C._functorch", "torch._C._functorch.", "_C._functorch."},
     {"torch._C._InferenceMode", "torch._C._InferenceMode.", "_InferenceMode."},
+    {"torch.device", "torch.device.", "device."},
     {"torch._C", "torch._C.", "_C."},
 };
 
