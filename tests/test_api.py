@@ -78,6 +78,7 @@ def test_stub_and_c_module_agree():
     tree = ast.parse((ROOT / "python/ccompile/_core.pyi").read_text())
     only_types = {"BreakDict", "NodeDict", "SegmentDict", "EntryDict", "ReportDict"}
     stub = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)} - only_types
+    stub |= {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
     assert stub == {name for name in dir(_core) if not name.startswith("_")}
     for cls in ("Compiled", "Disabled"):
         body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls).body

@@ -50,6 +50,11 @@ typedef struct CcBlob { /* the reader frees `at` */
 typedef enum CcDiskKind { CC_DISK_KERNEL, CC_DISK_CUBIN, CC_DISK_TUNING, CC_DISK_VERDICT } CcDiskKind;
 bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out); /* false: not cached */
 void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob);
+/* File number i of those that this process has read or written, or added; false: there are not so many. key->at NULL: it
+ * is gone. */
+bool cc_disk_used(int i, const char **kind, CcBlob *key, CcBlob *image);
+/* Adds a file of another cache. kind: as cc_disk_used gives it. false: there is no such kind, or it can't be written. */
+bool cc_disk_add(const char *kind, const char *key, size_t n, const CcBlob *image);
 /* ---- object.c: loads a relocatable object for the life of the process -> the function; NULL: unusable ---- */
 void *cc_object_load(const CcBlob *blob, const char *name);
 

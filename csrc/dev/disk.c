@@ -11,6 +11,7 @@
  * beyond which the oldest files are deleted. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -50,25 +51,28 @@ static uint64_t sum_of(const char *key, size_t n, const CcBlob *image) {
     return cc_map_hash(image->at, image->n, cc_map_hash(key, n, MAGIC));
 }
 
-static bool read_file(const char *path, const char *key, size_t n, CcBlob *out) {
+/* The key and the image of an undamaged file that nobody else may write. */
+static bool read_file(const char *path, CcBlob *key, CcBlob *image) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return false;
     Header h;
     struct stat st;
-    char *text = NULL, *at = NULL;
+    *key = *image = (CcBlob){0};
     bool ok = fstat(fd, &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) &&
-              cc_io_read(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes == n && h.image_bytes > 0 &&
-              (uint64_t)st.st_size >= sizeof h + n && h.image_bytes == (uint64_t)st.st_size - sizeof h - n;
+              cc_io_read(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes > 0 && h.image_bytes > 0 &&
+              h.key_bytes < (uint64_t)st.st_size && (uint64_t)st.st_size - sizeof h > h.key_bytes &&
+              h.image_bytes == (uint64_t)st.st_size - sizeof h - h.key_bytes;
     if (ok)
-        ok = (text = malloc(n)) && (at = malloc(h.image_bytes)) && cc_io_read(fd, text, n) &&
-             cc_io_read(fd, at, h.image_bytes);
+        ok = (key->at = malloc(h.key_bytes)) && (image->at = malloc(h.image_bytes)) &&
+             cc_io_read(fd, key->at, h.key_bytes) && cc_io_read(fd, image->at, h.image_bytes);
     close(fd);
-    const CcBlob image = {at, ok ? h.image_bytes : 0};
-    ok = ok && memcmp(text, key, n) == 0 && sum_of(key, n, &image) == h.sum;
-    free(text);
-    if (ok) *out = image;
-    else free(at);
-    return ok;
+    key->n = ok ? h.key_bytes : 0;
+    image->n = ok ? h.image_bytes : 0;
+    ok = ok && sum_of(key->at, key->n, image) == h.sum;
+    if (ok) return true;
+    free(key->at);
+    free(image->at);
+    return false;
 }
 
 static void write_file(const char *path, const char *key, size_t n, const CcBlob *image) {
@@ -145,26 +149,83 @@ static void keep_limit(CcDiskKind kind, const char *folder, size_t written) {
 
 /* ------------------------------------------------------------------ get and put */
 
-static bool find_path(CcDiskKind kind, const char *key, size_t n, char *path) {
-    if (!find_folder(kind, path)) return false;
-    const size_t used = strlen(path);
-    snprintf(path + used, PATH_BYTES - used, "/%016llx%016llx", (unsigned long long)cc_map_hash(key, n, 1),
+typedef struct Name {
+    CcDiskKind kind;
+    char digits[DIGITS + 1];
+} Name;
+
+static Name name_of(CcDiskKind kind, const char *key, size_t n) {
+    Name name = {.kind = kind};
+    snprintf(name.digits, sizeof name.digits, "%016llx%016llx", (unsigned long long)cc_map_hash(key, n, 1),
              (unsigned long long)cc_map_hash(key, n, 2));
+    return name;
+}
+
+static bool find_path(const Name *name, char *path) {
+    if (!find_folder(name->kind, path)) return false;
+    const size_t used = strlen(path);
+    snprintf(path + used, PATH_BYTES - used, "/%s", name->digits);
     return true;
+}
+
+/* The files that this process has read or written, each once. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static CC_VEC(Name) used;
+
+static void note_use(const Name *name) {
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < used.n && (used.at[i].kind != name->kind || strcmp(used.at[i].digits, name->digits) != 0)) i++;
+    if (i == used.n) cc_vec_push(&used, *name);
+    pthread_mutex_unlock(&lock);
+}
+
+bool cc_disk_used(int i, const char **kind, CcBlob *key, CcBlob *image) {
+    char path[PATH_BYTES];
+    pthread_mutex_lock(&lock);
+    const bool found = i < used.n;
+    const Name name = found ? used.at[i] : (Name){0};
+    pthread_mutex_unlock(&lock);
+    *key = *image = (CcBlob){0};
+    *kind = FOLDER[name.kind];
+    if (found && find_path(&name, path) && !read_file(path, key, image)) *key = *image = (CcBlob){0};
+    return found;
 }
 
 bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out) {
     char path[PATH_BYTES];
-    return find_path(kind, key, n, path) && read_file(path, key, n, out);
+    CcBlob own;
+    const Name name = name_of(kind, key, n);
+    if (!find_path(&name, path) || !read_file(path, &own, out)) return false;
+    const bool same = own.n == n && memcmp(own.at, key, n) == 0;
+    free(own.at);
+    if (!same) free(out->at);
+    if (same) note_use(&name);
+    return same;
 }
 
 void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob) {
-    char path[PATH_BYTES];
-    if (!find_folder(kind, path)) return;
+    char path[PATH_BYTES], folder[PATH_BYTES];
+    const Name name = name_of(kind, key, n);
+    if (!find_folder(kind, folder)) return;
+    memcpy(path, folder, sizeof path);
     make_folders(path);
-    char folder[PATH_BYTES];
-    memcpy(folder, path, sizeof folder);
-    if (!find_path(kind, key, n, path)) return;
+    if (!find_path(&name, path)) return;
     write_file(path, key, n, blob);
+    note_use(&name);
     keep_limit(kind, folder, sizeof(Header) + n + blob->n);
+}
+
+bool cc_disk_add(const char *kind, const char *key, size_t n, const CcBlob *image) {
+    CcBlob found;
+    for (int k = 0; k < CC_COUNT(FOLDER); k++) {
+        if (strcmp(FOLDER[k], kind) != 0) continue;
+        if (!cc_disk_get((CcDiskKind)k, key, n, &found)) {
+            cc_disk_put((CcDiskKind)k, key, n, image);
+            if (!cc_disk_get((CcDiskKind)k, key, n, &found)) return false;
+        }
+        free(found.at);
+        return true;
+    }
+    return false;
 }

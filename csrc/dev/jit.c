@@ -4,8 +4,10 @@
  * never freed: kernels stay cached for the life of the process.
  *
  * Objects are cached on disk by CPU, library and IR; later processes load them without LLVM. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "dev_int.h"
 
@@ -25,6 +27,28 @@ void cc_jit_library(const char *path, const char *compiler) {
     pthread_mutex_unlock(&lock);
 }
 
+/* What tells builds of a library apart on any machine: its size, and its beginning and end, which hold the build ID, the
+ * program headers and the section headers. */
+static uint64_t fingerprint(const char *path, const struct stat *st) {
+    enum { BYTES = 1 << 16 };
+    static struct stat of;
+    static uint64_t found;
+    if (found && of.st_size == st->st_size && of.st_mtim.tv_sec == st->st_mtim.tv_sec &&
+        of.st_mtim.tv_nsec == st->st_mtim.tv_nsec)
+        return found;
+    static char bytes[BYTES];
+    uint64_t hash = (uint64_t)st->st_size;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const off_t at[] = {0, CC_MAX(0, st->st_size - BYTES)};
+    for (int i = 0; fd >= 0 && i < CC_COUNT(at); i++) {
+        const ssize_t n = pread(fd, bytes, BYTES, at[i]);
+        if (n > 0) hash = cc_map_hash(bytes, (size_t)n, hash);
+    }
+    if (fd >= 0) close(fd);
+    of = *st;
+    return found = hash | 1;
+}
+
 struct CcJitJob {
     CcSbuf key; /* the object's cache key, which ends with the IR */
     size_t n_head;
@@ -39,8 +63,7 @@ static bool make_key(const char *ir, CcJitJob *job) {
     struct stat st;
     job->cached = jit.path && stat(jit.path, &st) == 0;
     if (job->cached) {
-        cc_sbuf_add(&job->key, "; %lld bytes of LLVM, %lld.%09ld\n; ", (long long)st.st_size,
-                    (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        cc_sbuf_add(&job->key, "; LLVM %016llx\n; ", (unsigned long long)fingerprint(jit.path, &st));
         cc_cpu_describe(&job->key);
         cc_sbuf_add(&job->key, "\n");
     }

@@ -69,9 +69,22 @@ int cc_eval_init(PyObject *unsupported) {
     return 0;
 }
 
-static void raise_unsupported(const CcBreakInfo *why) {
+PyObject *cc_eval_error_on_break; /* a ContextVar of bools */
+
+/* Whether a graph break is an error here. */
+static bool strict(const Region *g) {
+    PyObject *value = NULL;
+    if (g->root->fullgraph) return true;
+    if (PyContextVar_Get(cc_eval_error_on_break, NULL, &value) < 0) PyErr_Clear();
+    Py_XDECREF(value);
+    return value == Py_True;
+}
+
+static void raise_unsupported(const Region *g) {
+    const CcBreakInfo *why = &g->unsupported;
     const struct CcPlace *at = why->n_stack > 0 ? &why->stack[why->n_stack - 1] : NULL;
-    PyErr_Format(unsupported_class, "fullgraph=True, but %s (%s) at %U:%d in %U%s%s",
+    PyErr_Format(unsupported_class, "%s, but %s (%s) at %U:%d in %U%s%s",
+                 g->root->fullgraph ? "fullgraph=True" : "error_on_graph_break(True)",
                  why->text != NULL ? why->text : cc_reason_name(why->reason), cc_reason_name(why->reason),
                  at != NULL ? at->file : Py_None, at != NULL ? at->line : 0, at != NULL ? at->function : Py_None,
                  *cc_reason_advice(why->reason) != '\0' ? "; " : "", cc_reason_advice(why->reason));
@@ -242,7 +255,7 @@ static void note_give_up(Region *g) {
         root->eager_only = true;
         cc_log_add(CC_LOG_EAGER, "%s: %d recordings in a row gave up", cc_root_name(root), root->give_ups);
     }
-    if (root->fullgraph && g->unsupported.text == NULL) cc_break_copy(&g->unsupported, why);
+    if (strict(g) && g->unsupported.text == NULL) cc_break_copy(&g->unsupported, why);
 }
 
 /* A break in a loop counts once, however often it occurs. */
@@ -297,7 +310,7 @@ static CcGo on_enter(CcObserver *obs, CcAct *act) {
 static CcGo unsupported_now(Region *g, CcEvent *ev) {
     g->obs.dead = true;
     ev->result = NULL;
-    raise_unsupported(&g->unsupported);
+    raise_unsupported(g);
     return CC_DONE;
 }
 
@@ -320,7 +333,7 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_rec_before(g->rec, act, ev);
     if (go == CC_DONE && !cc_rec_active(g->rec) && !g->obs.dead) { /* gave up while performing the event */
         note_give_up(g);
-        if (g->root->fullgraph) {
+        if (strict(g)) {
             Py_CLEAR(ev->result);
             PyErr_Clear();
             return unsupported_now(g, ev);
@@ -329,10 +342,10 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
     }
     if (go == CC_GIVE_UP) {
         note_give_up(g);
-        return g->root->fullgraph ? unsupported_now(g, ev) : CC_GIVE_UP;
+        return strict(g) ? unsupported_now(g, ev) : CC_GIVE_UP;
     }
     if (go != CC_BREAK) return go;
-    if (g->root->fullgraph) {
+    if (strict(g)) {
         cc_break_copy(&g->unsupported, cc_rec_why(g->rec));
         cc_trace_free(cc_rec_take(g->rec));
         return unsupported_now(g, ev);
@@ -628,7 +641,7 @@ static PyObject *close_region(Region *g, PyObject *r) {
     if (g->unsupported.text != NULL && !kept) { /* even if the user's code caught it on the way */
         Py_CLEAR(r);
         PyErr_Clear();
-        raise_unsupported(&g->unsupported);
+        raise_unsupported(g);
     }
     cc_break_clear(&g->unsupported);
     Py_CLEAR(g->raised);

@@ -174,6 +174,40 @@ static PyObject *api_describe(PyObject *m, PyObject *unused) {
     return s;
 }
 
+static PyObject *api_cached_files(PyObject *m, PyObject *unused) {
+    (void)m, (void)unused;
+    PyObject *list = PyList_New(0);
+    CcRunFile file;
+    for (int i = 0; list != NULL && cc_artifacts_used(i, &file); i++) {
+        if (file.key == NULL) continue;
+        PyObject *row =
+            Py_BuildValue("(sy#y#)", file.kind, file.key, (Py_ssize_t)file.n_key, file.image, (Py_ssize_t)file.n_image);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+        cc_artifacts_free(&file);
+    }
+    return list;
+}
+
+static PyObject *api_add_cached_file(PyObject *m, PyObject *args) {
+    (void)m;
+    CcRunFile file = {0};
+    Py_ssize_t n_key, n_image;
+    if (!PyArg_ParseTuple(args, "sy#y#:add_cached_file", &file.kind, &file.key, &n_key, &file.image, &n_image))
+        return NULL;
+    file.n_key = (size_t)n_key;
+    file.n_image = (size_t)n_image;
+    return PyBool_FromLong(n_key > 0 && n_image > 0 && cc_artifacts_add(&file));
+}
+
+static PyObject *api_machine(PyObject *m, PyObject *unused) {
+    (void)m, (void)unused;
+    char *text = cc_artifacts_machine();
+    PyObject *s = PyUnicode_FromString(text);
+    free(text);
+    return s;
+}
+
 static PyObject *knob_value(const CcKnobInfo *k) {
     const int v = *(const int *)((const char *)&cc_policy + k->offset);
     return k->kind == CC_KNOB_BOOL ? PyBool_FromLong(v) : PyLong_FromLong(v);
@@ -234,6 +268,11 @@ PyMethodDef cc_api_methods[] = {
      "reset()\n--\n\nDrops everything that has been compiled and sets all counters to 0."},
     {"events", api_events, METH_VARARGS, "events(after=0) -> list of (serial, kind, time_ns, text)"},
     {"describe", api_describe, METH_NOARGS, "describe() -> str: back-ends, versions, threads"},
+    {"cached_files", api_cached_files, METH_NOARGS,
+     "cached_files() -> list of (kind, key, image): files of the kernel cache that this process has used"},
+    {"add_cached_file", api_add_cached_file, METH_VARARGS,
+     "add_cached_file(kind, key, image) -> bool: false: there is no cache, or no such kind"},
+    {"machine", api_machine, METH_NOARGS, "machine() -> str: the CPU, as keys of the kernel cache name it"},
     {"get_config", api_get_config, METH_NOARGS, "get_config() -> dict of knobs"},
     {"set_config", api_set_config, METH_VARARGS, "set_config(name, value)"},
     {NULL, NULL, 0, NULL},

@@ -20,6 +20,9 @@ static int module_exec(PyObject *m) {
     if (state->unsupported == NULL || PyModule_AddObjectRef(m, "Unsupported", state->unsupported) < 0) return -1;
     state->graph_break = PyObject_GetAttrString(m, "graph_break");
     if (state->graph_break == NULL) return -1;
+    cc_eval_error_on_break = PyContextVar_New("error_on_graph_break", Py_False);
+    if (cc_eval_error_on_break == NULL || PyModule_AddObjectRef(m, "error_on_graph_break", cc_eval_error_on_break) < 0)
+        return -1;
     cc_types_register(state);
     return cc_eval_init(state->unsupported);
 }

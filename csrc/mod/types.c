@@ -9,6 +9,7 @@ typedef struct Compiled {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *fn; /* _orig_fn, and __wrapped__ unless other code sets it (functools.wraps) */
     PyObject *dict, *weak;
+    struct Compiled *lender;       /* whose entries it uses while both wrap the same callable; NULL: its own */
     struct Compiled *next, **link; /* list of all instances, for reset() */
     CcRoot root;
 } Compiled;
@@ -63,9 +64,33 @@ static void copy_names(PyObject *self, PyObject *fn, PyObject *name) {
 
 /* ------------------------------------------------------------------ Compiled */
 
+static bool same_cells(PyObject *a, PyObject *b) {
+    bool same = (a == NULL) == (b == NULL) && (a == NULL || PyTuple_GET_SIZE(a) == PyTuple_GET_SIZE(b));
+    for (Py_ssize_t i = 0; same && a != NULL && i < PyTuple_GET_SIZE(a); i++)
+        same = PyTuple_GET_ITEM(a, i) == PyTuple_GET_ITEM(b, i);
+    return same;
+}
+
+/* Whether calls of a and b do the same. Parts of functions can be replaced, so each call asks. */
+static bool same_callable(PyObject *a, PyObject *b) {
+    if (a == b) return true;
+    if (PyMethod_Check(a) && PyMethod_Check(b))
+        return PyMethod_GET_SELF(a) == PyMethod_GET_SELF(b) &&
+               same_callable(PyMethod_GET_FUNCTION(a), PyMethod_GET_FUNCTION(b));
+    if (!PyFunction_Check(a) || !PyFunction_Check(b)) return false;
+    const PyFunctionObject *f = (PyFunctionObject *)a, *g = (PyFunctionObject *)b;
+    return f->func_code == g->func_code && f->func_globals == g->func_globals && f->func_builtins == g->func_builtins &&
+           f->func_defaults == g->func_defaults && f->func_kwdefaults == g->func_kwdefaults &&
+           same_cells(f->func_closure, g->func_closure);
+}
+
+static CcRoot *root_of(Compiled *self) {
+    return self->lender != NULL && same_callable(self->fn, self->lender->fn) ? &self->lender->root : &self->root;
+}
+
 static PyObject *compiled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Compiled *self = (Compiled *)Py_NewRef(o); /* the code that it runs may drop the last reference to it */
-    PyObject *r = cc_root_call(&self->root, args, nargsf, kwnames);
+    PyObject *r = cc_root_call(root_of(self), args, nargsf, kwnames);
     Py_DECREF(self);
     return r;
 }
@@ -100,12 +125,12 @@ static Compiled *make_compiled(PyTypeObject *type, PyObject *fn, PyObject *name)
 }
 
 static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"fn", "fullgraph", "dynamic", "mode", "options", "name", NULL};
-    PyObject *fn, *dynamic = Py_None, *options = NULL, *name = NULL;
+    static char *names[] = {"fn", "fullgraph", "dynamic", "mode", "options", "name", "lender", NULL};
+    PyObject *fn, *dynamic = Py_None, *options = NULL, *name = NULL, *lender = Py_None;
     int fullgraph = 0;
     const char *mode = "default";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!U:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
-                                     &PyDict_Type, &options, &name))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!UO:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
+                                     &PyDict_Type, &options, &name, &lender))
         return NULL;
     Compiled *self = make_compiled(type, fn, name);
     if (self == NULL || set_knobs(&self->root, options) < 0) {
@@ -116,6 +141,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->root.hints.all = dynamic == Py_True;
     self->root.hints.none = dynamic == Py_False;
     if (PyDict_Check(dynamic)) self->root.hints.declared = Py_NewRef(dynamic);
+    if (Py_IS_TYPE(lender, type)) self->lender = (Compiled *)Py_NewRef(lender);
     copy_names((PyObject *)self, fn, name);
     return (PyObject *)self;
 }
@@ -125,6 +151,7 @@ static int compiled_traverse(PyObject *o, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(o));
     Py_VISIT(self->fn);
     Py_VISIT(self->dict);
+    Py_VISIT(self->lender);
     return cc_root_visit(&self->root, visit, arg);
 }
 
@@ -133,6 +160,7 @@ static int compiled_clear(PyObject *o) {
     cc_root_clear(&self->root);
     Py_CLEAR(self->fn);
     Py_CLEAR(self->dict);
+    Py_CLEAR(self->lender);
     return 0;
 }
 
@@ -146,6 +174,7 @@ static void compiled_dealloc(PyObject *o) {
     cc_root_free(&self->root);
     Py_CLEAR(self->fn);
     Py_CLEAR(self->dict);
+    Py_CLEAR(self->lender);
     type->tp_free(o);
     Py_DECREF(type);
 }
@@ -157,12 +186,12 @@ static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner) {
 
 static PyObject *compiled_report(PyObject *o, PyObject *unused) {
     (void)unused;
-    return cc_root_report(&((Compiled *)o)->root);
+    return cc_root_report(root_of((Compiled *)o));
 }
 
 static PyObject *compiled_reset(PyObject *o, PyObject *unused) {
     (void)unused;
-    cc_root_clear(&((Compiled *)o)->root);
+    cc_root_clear(root_of((Compiled *)o));
     Py_RETURN_NONE;
 }
 

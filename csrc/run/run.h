@@ -101,6 +101,19 @@ int cc_run_bernoulli(uint32_t state[CC_RUN_RANDOM_WORDS], int left, double p, ui
 uint64_t cc_run_content(const void *at, int64_t bytes);
 /* Freezing pays for parameters up to this many bytes: each call would read a larger one completely. */
 int64_t cc_run_freezes(void);
+/* ---- artifacts.c: files of the kernel cache, to be moved to another machine ---- */
+typedef struct CcRunFile {
+    const char *kind;  /* "kernel", "verdict", "cubin", "tuning" */
+    char *key, *image; /* freed by cc_artifacts_free */
+    size_t n_key, n_image;
+} CcRunFile;
+/* File number i of those that this process has used; false: there are not so many. key NULL: it is gone. */
+bool cc_artifacts_used(int i, CcRunFile *out);
+/* Adds a file to the cache. false: it can't be written. */
+bool cc_artifacts_add(const CcRunFile *file);
+void cc_artifacts_free(CcRunFile *file);
+/* The CPU, as keys of files name it; the caller frees the text. */
+char *cc_artifacts_machine(void);
 /* "LLVM 20.1 (llvmlite), oneDNN 3.2.0 (gomp), 2 threads, avx512": for `doctor` and reports. Loads libraries that are
  * not loaded yet. */
 void cc_run_describe(CcSbuf *out);

@@ -13,7 +13,8 @@
  *   c10::InferenceMode::is_enabled,    read a word
  *   c10::TensorImpl::requires_grad,
  *   at::get_num_threads,
- *   at::globalContext
+ *   at::globalContext,
+ *   at::impl::PythonTorchFunctionTLS::stack_len
  *   c10::impl::raw_local_dispatch_key_set   a variable
  *   sgemm_                         Fortran code of the BLAS that torch uses; called by the core (dev/blas.c)
  *   THPVariable_Wrap                   throws if it can't allocate the object, so tens.c allocates it beforehand

@@ -13,6 +13,7 @@ _load()  # refuses unsupported environments with a one-sentence error before any
 from . import _core, config  # noqa: E402
 from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
 from .api import compile, counters, disable, events, optimize  # noqa: E402
+from .artifacts import load_cache_artifacts, save_cache_artifacts  # noqa: E402
 from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
 from .report import BreakReason, Explanation, explain  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
@@ -22,6 +23,7 @@ from .twins import (  # noqa: E402
     allow_in_graph,
     assume_constant_result,
     cudagraph_mark_step_begin,
+    error_on_graph_break,
     list_backends,
     maybe_mark_dynamic,
     nested_compile_region,
@@ -49,6 +51,7 @@ __all__ = [
     "counters",
     "cudagraph_mark_step_begin",
     "disable",
+    "error_on_graph_break",
     "events",
     "explain",
     "graph_break",
@@ -56,6 +59,7 @@ __all__ = [
     "installed",
     "is_compiling",
     "list_backends",
+    "load_cache_artifacts",
     "mark_dynamic",
     "mark_static",
     "maybe_mark_dynamic",
@@ -63,6 +67,7 @@ __all__ = [
     "optimize",
     "precompile",
     "reset",
+    "save_cache_artifacts",
     "set_stance",
     "substitute_in_graph",
     "uninstall",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _core, config, dims, inductor
+from . import _core, config, dims, inductor, sharing
 from .module import CompiledModule, called_by, wrap_module
 
 # The knobs that a mode sets; `options` override them.
@@ -46,13 +46,17 @@ def compile(
                it (max_autotune, triton.cudagraphs ...); each of the others is an `ignored` event.
     name:      what reports and events call it; default: its __qualname__, or the class of a module.
     disable:   returns the model unchanged.
-    recompile_limit: the knob of that name. isolate_recompiles changes nothing: every result of `compile` has entries
-               and a limit of its own. shapes_spec must be None: `dynamic` and mark_dynamic declare sizes.
+    recompile_limit: the knob of that name.
+    isolate_recompiles: the result has entries of its own; else it shares them with other results for the same callable
+                (or functions with the same code and variables) and settings.
+    shapes_spec: None; `dynamic` and mark_dynamic declare sizes.
 
     For an nn.Module the result is an instance of its class that shares its __dict__, so that parameters, buffers,
     hooks, state_dict keys and attributes are those of the original, which is `._orig_mod`. For a class it is the class
     itself, whose instances' calls are compiled from then on.
     """
+    if not (backend is None or isinstance(backend, str) or callable(backend)):
+        raise TypeError(f"backend must be None, a str or a callable, not {type(backend).__name__}: {backend!r:.100}")
     if backend is not None and backend != "ccompile":
         given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
         newer = {"name": name, "recompile_limit": recompile_limit, "shapes_spec": shapes_spec} | {
@@ -67,6 +71,8 @@ def compile(
         raise TypeError(f"name must be a str or None, not {type(name).__name__}: {name!r}")
     if name is not None:
         settings["name"] = name
+    if isolate_recompiles:
+        settings["isolate"] = True
     if shapes_spec is not None:
         raise TypeError(
             "shapes_spec must be None; declare sizes by dynamic={argument: {dim: ccompile.Dim(min=, max=)}}"
@@ -132,13 +138,10 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return _compile_class(model, recompile)
     if isinstance(model, CompiledModule):
         return model if isinstance(called_by(model), _core.Disabled) else recompile(model._orig_mod)
-    if isinstance(settings["dynamic"], dict) and isinstance(
-        model, torch.nn.Module | types.FunctionType | types.MethodType
-    ):
-        settings = settings | {"dynamic": dims.of_call(model, settings["dynamic"])}
     if isinstance(model, torch.nn.Module):
+        settings = _with_dims(model, settings)
         return wrap_module(
-            model, recompile, functools.partial(_core.Compiled, **{"name": type(model).__qualname__, **settings})
+            model, recompile, functools.partial(sharing.make, **{"name": type(model).__qualname__, **settings})
         )
     if isinstance(model, _core.Compiled):
         return recompile(model._orig_fn)
@@ -152,10 +155,18 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return types.MethodType(recompile(model.__func__), model.__self__)
     called = model if isinstance(model, types.FunctionType | types.MethodType) else _call_of(type(model))
     if called is not None:
-        return _core.Compiled(model, **{"name": _named(model), **settings})
-    compiled = _core.Compiled(_through(model), **{"name": _named(model), **settings})
+        return sharing.make(model, **{"name": _named(model), **_with_dims(model, settings)})
+    if isinstance(settings["dynamic"], dict):
+        raise TypeError(f"dynamic={{argument: ...}} is for code in Python; this is code in C: {model!r:.100}")
+    compiled = sharing.make(_through(model), **{"name": _named(model), **settings})
     compiled.__wrapped__ = model
     return compiled
+
+
+def _with_dims(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with the marks of dynamic={argument: ...} for this callable's parameters."""
+    dynamic = settings["dynamic"]
+    return settings | {"dynamic": dims.of_call(model, dynamic)} if isinstance(dynamic, dict) else settings
 
 
 def _call_of(cls: type) -> Any:
@@ -256,6 +267,10 @@ class Event(NamedTuple):
 
 def events(after: int = 0) -> list[Event]:
     """Recent events (recordings, breaks, guard failures ...), oldest first; only those after serial `after`."""
+    if isinstance(after, bool) or not isinstance(after, int):
+        raise TypeError(f"after must be the serial of an event, an int, not {type(after).__name__}: {after!r:.100}")
+    if after < 0:
+        raise ValueError(f"after must be 0 or more, not {after}")
     return [Event(*event) for event in _core.events(after)]
 
 

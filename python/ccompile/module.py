@@ -61,9 +61,10 @@ class CompiledModule:
         return getattr(self._orig_mod, name)  # the original's class has changed since
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_orig_mod":  # nn.Module would register it as a child
+        if name != "_orig_mod":
+            super(CompiledModule, self).__setattr__(name, value)  # noqa: UP008
+        elif value is not self._orig_mod:  # nn.Module would register it as a child
             raise AttributeError("_orig_mod is fixed: call ccompile.compile for another module")
-        super(CompiledModule, self).__setattr__(name, value)  # noqa: UP008
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Pickles as the original, in a form that loads without ccompile.

@@ -183,7 +183,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     compiled. explain(fn, *args, **kwargs) does the same for at least one argument."""
     if isinstance(fn, type):  # compile would change it
         raise TypeError(f"ccompile.explain takes an instance or a method, not a class: {fn!r:.100}")
-    fresh = compile(fn)
+    fresh = compile(fn, isolate_recompiles=True)
     compiled = compiled_of(fresh)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:

@@ -131,6 +131,14 @@ def bucketed(
         raise ValueError("pass either width= (buckets are its multiples) or sizes= (the buckets)")
     if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
         raise ValueError(f"width must be an int above 0, not {width!r}")
+    if sizes is not None and not (
+        isinstance(sizes, Sequence) and sizes and all(type(size) is int and size > 0 for size in sizes)
+    ):
+        raise ValueError(f"sizes must be a sequence of ints above 0, not {sizes!r:.100}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"value must be a number, not {type(value).__name__}: {value!r:.100}")
+    if not isinstance(crop, bool):
+        raise TypeError(f"crop must be True or False, not {type(crop).__name__}: {crop!r:.100}")
     steps = sorted(sizes or ())
 
     def bucket(size: int) -> int:

@@ -58,6 +58,8 @@ def set_stance(
     skip_guard_eval_unsafe: has no effect but an `ignored` event: guards are always checked.
     force_backend: None, "ccompile" or "inductor": no effect; "eager": "force_eager". Only with stance "default".
     """
+    if not isinstance(skip_guard_eval_unsafe, bool):
+        raise TypeError(f"skip_guard_eval_unsafe must be True or False, not {skip_guard_eval_unsafe!r:.100}")
     if stance not in _STANCES:
         raise ValueError(config.unknown("stance", stance, list(_STANCES)))
     if force_backend is not None and stance != "default":

@@ -5,13 +5,14 @@ diffusers' compile_repeated_blocks, Lightning. `from torch import compile` that 
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from . import _core, api, stance
+from . import _core, api, artifacts, stance, twins
 
 
 def _default_backend() -> Any:
@@ -21,59 +22,101 @@ def _default_backend() -> Any:
     return None if name == "inductor" else name
 
 
+def _recompile_limit() -> int | None:
+    """What the program has set in torch._dynamo.config; None: nothing."""
+    config = sys.modules.get("torch._dynamo.config")
+    limit = getattr(config, "recompile_limit", _THEIR_LIMIT)
+    return None if limit == _THEIR_LIMIT else limit
+
+
 @functools.wraps(api._torch_compile)
 def _compile(model: Any = None, *, backend: Any = None, **arguments: Any) -> Any:
+    _patch()  # torch._dynamo may have been imported since install()
     if backend is None:
         backend = _default_backend()
     if backend in ("inductor", "ccompile"):  # libraries write torch's default out
         backend = None
     if torch.compiler.is_exporting():
         return api._torch_compile(model, backend=backend or "inductor", **arguments)
+    if backend is None and arguments.get("recompile_limit") is None:
+        arguments["recompile_limit"] = _recompile_limit()
     return api.compile(model, backend=backend, **arguments)
-
-
-def _set_stance(*args: Any, **kwargs: Any) -> Any:
-    return stance.set_stance(*args, **kwargs)
 
 
 def _reset() -> None:
     _core.reset()
-    if "torch._dynamo" in sys.modules:
-        _torchs["reset"]()
+    theirs = _torchs.get(("torch._dynamo", "reset"))  # absent: it is not imported, so there is nothing to reset
+    if theirs is not None:
+        theirs()
 
 
-# name in torch.compiler -> ours, in the signature of theirs
-_TWINS: dict[str, Callable[..., Any]] = {"reset": _reset, "set_stance": _set_stance}
-_torchs: dict[str, Any] = {name: getattr(torch.compiler, name) for name in _TWINS}
+_THEIR_LIMIT = 8  # torch._dynamo.config.recompile_limit's default
+# module -> name in it -> ours, in the signature of theirs
+_TWINS: dict[str, dict[str, Callable[..., Any]]] = {
+    "torch": {"compile": _compile},
+    "torch.compiler": {
+        "load_cache_artifacts": artifacts.load_cache_artifacts,
+        "reset": _reset,
+        "save_cache_artifacts": artifacts.save_cache_artifacts,
+        "set_stance": stance.set_stance,
+    },
+    "torch._dynamo": {"error_on_graph_break": twins.error_on_graph_break, "reset": _reset},
+}
+_torchs: dict[tuple[str, str], Any] = {}  # what _patch has replaced
+_lock = threading.RLock()
+_always, _blocks = False, 0  # install() without uninstall(); open blocks of installed()
 _core.break_at(_compile)
+
+
+def _patch() -> None:
+    """What it has replaced stays as it is: another library may have wrapped ours (Lightning's notes the arguments)."""
+    with _lock:
+        for place, names in _TWINS.items():
+            module = sys.modules.get(place)
+            for name, twin in names.items():
+                if (place, name) not in _torchs and hasattr(module, name):
+                    _torchs[place, name] = getattr(module, name)
+                    setattr(module, name, twin)
+
+
+def _unpatch() -> None:
+    with _lock:
+        for (place, name), theirs in _torchs.items():
+            setattr(sys.modules[place], name, theirs)
+        _torchs.clear()
 
 
 def install() -> None:
     """Makes `torch.compile` ours in this process; a second call changes nothing. Calls with another backend than
-    "inductor" or "ccompile" still reach torch's. `torch.compiler.set_stance` and `torch.compiler.reset` then act on
-    what ccompile has compiled. CCOMPILE_INSTALL=1 does this when ccompile is imported."""
-    torch.compile = _compile
-    for name, twin in _TWINS.items():
-        setattr(torch.compiler, name, twin)
+    "inductor" or "ccompile" still reach torch's. Functions of torch.compiler and torch._dynamo that act on what has
+    been compiled (set_stance, reset, save_cache_artifacts, load_cache_artifacts, error_on_graph_break) are ours, too.
+    CCOMPILE_INSTALL=1 does this when ccompile is imported."""
+    global _always
+    with _lock:
+        _always = True
+        _patch()
 
 
 def uninstall() -> None:
     """Gives `torch.compile` back. What has been compiled stays compiled."""
-    torch.compile = api._torch_compile
-    for name, theirs in _torchs.items():
-        setattr(torch.compiler, name, theirs)
+    global _always
+    with _lock:
+        _always = False
+        _unpatch()
 
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """install() for the duration of a with block. What was there before is put back, such as a wrapper of another
-    library (Lightning's notes the arguments)."""
-    compile = torch.compile
-    twins = {name: getattr(torch.compiler, name) for name in _TWINS}
-    install()
+    """install() for the duration of a with block. Blocks may nest, and overlap in threads: the last one gives
+    `torch.compile` back."""
+    global _blocks
+    with _lock:
+        _blocks += 1
+        _patch()
     try:
         yield
     finally:
-        torch.compile = compile
-        for name, before in twins.items():
-            setattr(torch.compiler, name, before)
+        with _lock:
+            _blocks -= 1
+            if not _always and _blocks == 0:
+                _unpatch()

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from . import dims
+from . import _core, dims
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +40,38 @@ def substitute_in_graph(original: Callable[..., Any], **settings: Any) -> Callab
     ccompile knows it and a graph break otherwise. settings: torch's, without effect."""
     _callable(original, "substitute_in_graph")
     return functools.partial(_callable, what="substitute_in_graph")
+
+
+class error_on_graph_break:  # used like a function
+    """`with error_on_graph_break(True):`, or as a decorator of a function: graph breaks found while this code is
+    recorded raise ccompile.Unsupported, as with fullgraph=True; error_on_graph_break(False) permits them again inside.
+    Under fullgraph=True it has no effect. What has been recorded before is not affected."""
+
+    def __init__(self, error_on_graph_break: bool) -> None:
+        if not isinstance(error_on_graph_break, bool):
+            raise TypeError(
+                f"error_on_graph_break takes True or False, not {type(error_on_graph_break).__name__}: "
+                f"{error_on_graph_break!r:.100}"
+            )
+        self._value = error_on_graph_break
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_core.error_on_graph_break.get())
+        _core.error_on_graph_break.set(self._value)
+
+    def __exit__(self, *exc: object) -> None:
+        _core.error_on_graph_break.set(self._before.pop())
+
+    def __call__(self, fn: F) -> F:
+        _callable(fn, "error_on_graph_break")
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with error_on_graph_break(self._value):
+                return fn(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
 
 
 def cudagraph_mark_step_begin() -> None:
