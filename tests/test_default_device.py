@@ -98,12 +98,31 @@ def made(x):
     return layer.weight.shape, layer.weight.device, x + 1
 
 
+@torch.library.custom_op("default_device::op", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor:
+    return x + len(str(torch.zeros(1).device))
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * len(str(torch.zeros(1).device))
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3
+
+
+def python_kernels(x):
+    return op(x) * 2, Function.apply(x) + 1
+
+
 MODEL = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU(), nn.Dropout(0.0), nn.Linear(4, 4))
 ATTENTION = nn.MultiheadAttention(4, 2, batch_first=True).eval()
 # the function, and whether it has no break
 FUNCTIONS = [
     (factories, True), (ops, True), (asks, False), (block, True), (blocks, True), (decorated, True), (breaks, False),
-    (raises_inside, False), (made, False), (MODEL, True),
+    (raises_inside, False), (made, False), (python_kernels, False), (MODEL, True),
     (lambda x: ATTENTION(x[None], x[None], x[None])[0], False),
 ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Functions of torch.compiler and torch._dynamo inside compiled code, and their twins."""
 
+import hashlib
 import io
 import os
 import pathlib
@@ -343,6 +344,17 @@ def test_artifacts_of_another_machine_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="are for another CPU: .*, not another"):
         ccompile.load_cache_artifacts(data)
     assert not added
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"[]", b"{}", b'{"files": [], "made for": 3}', b'{"files": [["kernel", -1, 1]], "made for": {}}',
+             b'{"files": [["kernel"]], "made for": {}}', b"\xff"],
+)  # fmt: skip
+def test_heads_that_are_none(head):
+    body = len(head).to_bytes(8, "little") + head
+    data = artifacts._MAGIC + artifacts._VERSION + hashlib.sha256(body).digest() + body
+    with pytest.raises(ValueError, match="these artifacts are damaged: their head"):
+        ccompile.load_cache_artifacts(data)
 
 
 @pytest.mark.parametrize("value", [None, "text", bytearray(b"x"), io.BytesIO()])

@@ -78,15 +78,26 @@ def _parse(artifacts: bytes) -> list[tuple[str, bytes, bytes]]:
     if hashlib.sha256(body).digest() != digest:
         raise ValueError("these artifacts are damaged: their checksum is wrong")
     end = _LENGTH + int.from_bytes(body[:_LENGTH], "little")
-    head: dict[str, Any] = json.loads(body[_LENGTH:end])
+    made_for, sizes = _head(body[_LENGTH:end])
     for what, ours in _made_for().items():
-        theirs = head["made for"].get(what)
-        if theirs != ours:
-            raise ValueError(f"these artifacts are for another {what}: {theirs}, not {ours}")
+        if made_for.get(what) != ours:
+            raise ValueError(f"these artifacts are for another {what}: {made_for.get(what)}, not {ours}")
+    if end + sum(n_key + n_image for _, n_key, n_image in sizes) != len(body):
+        raise ValueError("these artifacts are damaged: their head does not fit")
     files = []
-    for kind, n_key, n_image in head["files"]:
+    for kind, n_key, n_image in sizes:
         files.append((kind, body[end : end + n_key], body[end + n_key : end + n_key + n_image]))
         end += n_key + n_image
-    if end != len(body):
-        raise ValueError("these artifacts are damaged: their head does not fit")
     return files
+
+
+def _head(text: bytes) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
+    """What the artifacts are made for; kind, bytes of the key and bytes of the image of each file."""
+    try:
+        head = json.loads(text)
+        sizes = [(str(kind), int(n_key), int(n_image)) for kind, n_key, n_image in head["files"]]
+        if any(n_key < 1 or n_image < 1 for _, n_key, n_image in sizes):
+            raise ValueError("a file without a key or an image")
+        return dict(head["made for"]), sizes
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"these artifacts are damaged: their head is no head ({error})") from None
