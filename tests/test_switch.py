@@ -259,7 +259,7 @@ def test_installed_puts_back_what_others_have_wrapped():
     torch.compile = wrapper = lambda model, **arguments: ours(model, **arguments)
     try:
         with ccompile.installed():
-            assert torch.compile is ours
+            assert isinstance(torch.compile(net()), CompiledModule)
         assert torch.compile is wrapper and torch.compiler.set_stance is not TORCHS_STANCE
         assert isinstance(torch.compile(net()), CompiledModule)
     finally:
