@@ -137,9 +137,9 @@ bool cc_written_since(const void *at, size_t bytes); /* true: written since cc_w
 bool cc_written_private(const void *at, size_t bytes);
 void cc_written_end(const void *at, size_t bytes);
 
-/* ---- log.c: ring of recent events; reports read it, CCOMPILE_LOG=1 also prints each event to stderr ---- */
+/* ---- log.c: ring of recent events, which reports read; a listener gets them later, unabridged ---- */
 typedef enum CcEventKind {
-#define CC_EVENT(id, name) CC_LOG_##id,
+#define CC_EVENT(id, name, topic, level) CC_LOG_##id,
 #include "event.def"
 #undef CC_EVENT
     CC_LOG_COUNT
@@ -147,15 +147,34 @@ typedef enum CcEventKind {
 
 typedef struct CcLogEvent {
     CcEventKind kind;
-    uint64_t serial;  /* 1, 2, ...: in the order of events */
-    uint64_t time_ns; /* CLOCK_MONOTONIC */
-    char text[240];
+    uint64_t serial;            /* 1, 2, ...: in the order of events */
+    uint64_t start_ns, time_ns; /* CLOCK_MONOTONIC; start_ns < time_ns: the event took time, and ended at time_ns */
+    int line;                   /* of the user's code; 0: unknown */
+    char file[160], text[240];
 } CcLogEvent;
+typedef struct CcLogExtra { /* all optional */
+    uint64_t start_ns;
+    const char *file;
+    int line;
+    const char *detail; /* further lines, for listeners only */
+} CcLogExtra;
+typedef struct CcLogNews {
+    CcLogEvent event;
+    char *text, *detail; /* owned; detail may be NULL */
+} CcLogNews;
 
+extern uint64_t cc_log_wanted; /* bit `kind`: a listener wants events of this kind */
+extern bool cc_log_pending;    /* the listener has events to take */
+static inline bool cc_log_wants(CcEventKind kind) { return cc_log_wanted >> kind & 1; }
 void cc_log_add(CcEventKind kind, const char *fmt, ...) CC_PRINTF(2, 3);
+void cc_log_more(CcEventKind kind, CcLogExtra extra, const char *fmt, ...) CC_PRINTF(3, 4);
+int cc_log_take(CcLogNews **news); /* the number of queued events, oldest first, which cc_log_drop frees */
+void cc_log_drop(CcLogNews *news, int n);
 uint64_t cc_log_count(CcEventKind kind);                   /* since process start or cc_log_reset */
 int cc_log_copy(CcLogEvent *out, int max, uint64_t after); /* events with serial > after, oldest first */
 const char *cc_log_name(CcEventKind kind);
+const char *cc_log_topic(CcEventKind kind);
+int cc_log_level(CcEventKind kind);
 void cc_log_reset(void);
 uint64_t cc_log_now_ns(void);
 

@@ -11,8 +11,9 @@ int cc_cubin_get(const char *source, int arch, CcCubin *out, CcErr *err) {
     int status = found ? 0 : cc_nvrtc_compile(source, options, out, err);
     if (status == 0) {
         if (!found) cc_disk_put(CC_DISK_CUBIN, key.text, key.n, out);
-        cc_log_add(CC_LOG_KERNEL, "CUDA program of %zu bytes for sm_%d: %zu bytes %s, %.2f ms", strlen(source), arch,
-                   out->n, found ? "from disk" : "compiled", (double)(cc_log_now_ns() - start) * 1e-6);
+        cc_log_more(CC_LOG_KERNEL, (CcLogExtra){.start_ns = start},
+                    "CUDA program of %zu bytes for sm_%d: %zu bytes %s, %.2f ms", strlen(source), arch, out->n,
+                    found ? "from disk" : "compiled", (double)(cc_log_now_ns() - start) * 1e-6);
     }
     free(options);
     cc_sbuf_free(&key);

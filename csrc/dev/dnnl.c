@@ -570,8 +570,8 @@ static CcPrim *make(const CcPrimDesc *desc, uint64_t hash, CcErr *err) {
     }
     p->weights_form = find_weights_form(p);
     cc_vec_push(&lib.made, p);
-    cc_log_add(CC_LOG_PRIMITIVE, "%s, %d post-ops, %.2f ms", KIND[desc->kind], desc->n_post,
-               (double)(cc_log_now_ns() - start) * 1e-6);
+    cc_log_more(CC_LOG_PRIMITIVE, (CcLogExtra){.start_ns = start}, "%s, %d post-ops, %.2f ms", KIND[desc->kind],
+                desc->n_post, (double)(cc_log_now_ns() - start) * 1e-6);
     return p;
 }
 

@@ -491,8 +491,7 @@ static PyObject *call_traced(CcRoot *root, PyObject *const *args, size_t nargsf,
     return call_unseen(root, args, nargsf, kwnames, "a tracer, debugger or coverage tool is active");
 }
 
-PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    if (cc_eval_disabled > 0 || cc_eval_recording()) return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+static PyObject *call_counted(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     root->calls++;
     cc_eval_counts.calls++;
     if (root->eager_only || stays_eager(root)) return call_eagerly(root, args, nargsf, kwnames);
@@ -500,4 +499,12 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
     if (root->calls >= root->pace.from && cc_eval_stance == CC_STANCE_DEFAULT)
         return call_timed(root, args, nargsf, kwnames);
     return root->pace.slow ? call_eagerly(root, args, nargsf, kwnames) : call_here(root, args, nargsf, kwnames);
+}
+
+PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    if (cc_eval_disabled > 0 || cc_eval_recording()) return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+    if (cc_observe_on == 0) return call_counted(root, args, nargsf, kwnames);
+    PyObject *r = call_counted(root, args, nargsf, kwnames);
+    cc_observe_end();
+    return r;
 }

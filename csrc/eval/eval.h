@@ -51,6 +51,7 @@ typedef struct CcShape {
 typedef enum CcRules { CC_RULES_NEW, CC_RULES_HOLD, CC_RULES_WRONG } CcRules;
 
 typedef struct CcSegment {
+    const struct CcRoot *root; /* its owner */
     CcTrace *trace;
     CC_VEC(CcShape *) shape; /* most recently used first */
     CC_VEC(uint64_t) hash;   /* hashes of their keys */
@@ -151,6 +152,15 @@ CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 
 /* For tests: a callable that returns a lap's time in ns, given whether it was eager; None: the real clock. */
 void cc_pace_set_clock(PyObject *clock);
+
+/* ---- observe.c: whoever watches calls ---- */
+enum { CC_OBSERVE_LOGS = 1 };
+extern unsigned cc_observe_on; /* these bits; 0: nobody */
+/* The listener is called as listener(event, detail) for events of these kinds (bits); NULL: none. */
+void cc_observe_listen(PyObject *callable, uint64_t kinds);
+void cc_observe_deliver(void); /* runs Python code; keeps a pending error */
+/* list of (serial, kind, time_ns, text, start_ns, file or None, line), oldest first */
+CC_MUST CC_NEW PyObject *cc_observe_events(uint64_t after);
 
 /* What calls do instead of recording; of the process, like torch.compiler.set_stance's. */
 typedef enum CcStance {

@@ -75,6 +75,13 @@ CC_MUST int cc_capture_wrote(CcCapturing *c, PyObject *o, bool counted);
 /* before a host step */
 CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in);
 
+/* observe.c: a call of a root ends, while cc_observe_on is not 0 */
+void cc_observe_end(void);
+
+/* tell.c */
+void cc_tell_segment(const CcSegment *s);
+void cc_tell_plan(const CcSegment *s, const CcShape *shape);
+
 /* rollback.c: undo log of a run: its writes and random numbers */
 struct CcRollbackWrite {
     PyObject *tensor, *saved; /* strong; saved NULL: its bytes are below, if any */

@@ -213,6 +213,20 @@ static void keep_give_up(CcRoot *root, const CcBreakInfo *why) {
     memmove(root->gave_up.at, root->gave_up.at + 1, sizeof copy * (size_t)(--root->gave_up.n));
 }
 
+/* A recording ended in a break, or gave up: the event names the line of the user's code. */
+static void note_end(CcEventKind kind, const CcRoot *root, const CcBreakInfo *why) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb); /* the op that raised ended the recording */
+    const struct CcPlace *at = cc_break_place(why);
+    const char *file = at != NULL ? PyUnicode_AsUTF8(at->file) : NULL;
+    CcSbuf detail = {0};
+    if (cc_log_wants(kind)) cc_break_text(why, &detail);
+    const CcLogExtra extra = {.file = file, .line = at != NULL ? at->line : 0, .detail = cc_sbuf_text(&detail)};
+    PyErr_Restore(type, value, tb); /* also if the path has surrogates */
+    cc_log_more(kind, extra, "%s: %s", cc_root_name(root), why->text);
+    cc_sbuf_free(&detail);
+}
+
 /* Code after one break runs eagerly from now on: an event says so, and the report says why. */
 static void fill_up(Region *g, CcPoint *p, const CcBreakInfo *why, const char *what) {
     if (p->full) return;
@@ -245,7 +259,7 @@ static void note_give_up(Region *g) {
         return;
     }
     keep_give_up(root, why);
-    cc_log_add(CC_LOG_GIVE_UP, "%s: %s", cc_root_name(root), why->text);
+    note_end(CC_LOG_GIVE_UP, root, why);
     if (g->raised != NULL) root->give_ups--; /* not the recording's failure */
     if (++root->give_ups >= root->knobs.give_up_limit && !g->first &&
         g->point != NULL) { /* segments before it stay in use */
@@ -260,7 +274,7 @@ static void note_give_up(Region *g) {
 
 /* A break in a loop counts once, however often it occurs. */
 static void note_break(CcRoot *root, const CcBreakInfo *why) {
-    cc_log_add(CC_LOG_BREAK, "%s: %s", cc_root_name(root), why->text);
+    note_end(CC_LOG_BREAK, root, why);
     for (int i = 0; i < root->seen.n; i++)
         if (root->seen.at[i].site == why->site) return;
     CcBreakInfo copy = {0};
@@ -511,6 +525,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
     if (cc_rec_active(g->rec)) return CC_OK;
     if (g->obs.dead) return CC_GIVE_UP;
+    cc_observe_deliver();
     /* inside `with disable()`: instruction by instruction, unobserved */
     if (cc_eval_disabled > 0) return CC_PERFORM;
     if (cc_stretch_goes_on(act, &g->arrays_in)) return CC_PERFORM;
@@ -665,8 +680,8 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     const int n_kw = cc_obj_count(kwnames);
     cc_rec_begin_call(g.rec, args, n, kwnames, root->func, mode);
     PyObject *r = PyObject_Vectorcall((PyObject *)root->func, args, (size_t)n - n_kw, kwnames);
-    cc_log_add(kind, "%s: %s%s%.1f ms", cc_root_name(root), why != NULL ? why : "", why != NULL ? "; " : "",
-               (double)(cc_log_now_ns() - start) * 1e-6);
+    cc_log_more(kind, (CcLogExtra){.start_ns = start}, "%s: %s%s%.1f ms", cc_root_name(root), why != NULL ? why : "",
+                why != NULL ? "; " : "", (double)(cc_log_now_ns() - start) * 1e-6);
     free(why);
     return close_region(&g, r);
 }

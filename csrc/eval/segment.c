@@ -498,8 +498,10 @@ PyObject *cc_segment_make(const CcSegment *s, CcCallState *x, int recipe) {
 
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace) {
     CcSegment *s = cc_mem_get(sizeof *s);
+    s->root = root;
     s->trace = trace;
     s->id = root->next_id++;
+    cc_tell_segment(s);
     cc_shape_first(root, s);
     return s;
 }

@@ -166,7 +166,10 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     }
     if (shape->plan != NULL && s->trains) shape->training = cc_training_new(s, shape->graph);
     if (shape->plan != NULL && s->cuda_graphs) shape->captures = cc_capture_new(s, shape);
-    if (shape->plan != NULL) return;
+    if (shape->plan != NULL) {
+        cc_tell_plan(s, shape);
+        return;
+    }
     cc_log_add(CC_LOG_FALLBACK, "segment %d: %s", s->id, err.text);
     s->broken = true;
 }
@@ -556,8 +559,9 @@ int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     shape->running--;
     x->shape = shape;
     host->shape = shape;
-    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms, sizes by rules in %.2f ms", s->id, s->shape.n,
-               (double)(cc_log_now_ns() - start) * 1e-6, (double)(known - start) * 1e-6);
+    cc_log_more(CC_LOG_SHAPE, (CcLogExtra){.start_ns = start},
+                "segment %d: shape %d, %.2f ms, sizes by rules in %.2f ms", s->id, s->shape.n,
+                (double)(cc_log_now_ns() - start) * 1e-6, (double)(known - start) * 1e-6);
     drop_any(s);
     if (shape->plan != NULL) return 0;
     cc_graph_free(shape->graph);
@@ -632,9 +636,9 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
         s->unplanned++;
     }
     shape->running--;
-    cc_log_add(CC_LOG_SHAPE, "segment %d: shape %d, %.2f ms%s%s%s", s->id, s->shape.n,
-               (double)(cc_log_now_ns() - start) * 1e-6, shape->plan == NULL && later != NULL ? later : "",
-               unknown != NULL ? ", no rule for its sizes: " : "", unknown != NULL ? unknown : "");
+    cc_log_more(CC_LOG_SHAPE, (CcLogExtra){.start_ns = start}, "segment %d: shape %d, %.2f ms%s%s%s", s->id, s->shape.n,
+                (double)(cc_log_now_ns() - start) * 1e-6, shape->plan == NULL && later != NULL ? later : "",
+                unknown != NULL ? ", no rule for its sizes: " : "", unknown != NULL ? unknown : "");
     drop_any(s);
     return CC_RAN;
 }

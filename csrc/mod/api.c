@@ -69,6 +69,7 @@ static PyObject *api_note(PyObject *m, PyObject *text) {
     const char *s = PyUnicode_AsUTF8(text);
     if (s == NULL) return NULL;
     cc_log_add(CC_LOG_IGNORED, "%s", s);
+    if (!cc_eval_recording()) cc_observe_deliver();
     Py_RETURN_NONE;
 }
 
@@ -150,19 +151,40 @@ static PyObject *api_events(PyObject *m, PyObject *args) {
     (void)m;
     unsigned long long after = 0;
     if (!PyArg_ParseTuple(args, "|K:events", &after)) return NULL;
-    enum { MAX = 1024 };
-    CcLogEvent *events = malloc(sizeof *events * MAX);
-    if (events == NULL) return PyErr_NoMemory();
-    const int n = cc_log_copy(events, MAX, after);
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list != NULL && i < n; i++) {
-        PyObject *e = Py_BuildValue("(KsKs)", (unsigned long long)events[i].serial, cc_log_name(events[i].kind),
-                                    (unsigned long long)events[i].time_ns, events[i].text);
-        if (e == NULL || PyList_Append(list, e) < 0) Py_CLEAR(list);
-        Py_XDECREF(e);
+    return cc_observe_events(after);
+}
+
+static PyObject *api_event_kinds(PyObject *m, PyObject *unused) {
+    (void)m, (void)unused;
+    PyObject *d = PyDict_New();
+    for (int k = 0; d != NULL && k < CC_LOG_COUNT; k++) {
+        PyObject *v = Py_BuildValue("(si)", cc_log_topic((CcEventKind)k), cc_log_level((CcEventKind)k));
+        if (v == NULL || PyDict_SetItemString(d, cc_log_name((CcEventKind)k), v) < 0) Py_CLEAR(d);
+        Py_XDECREF(v);
     }
-    free(events);
-    return list;
+    return d;
+}
+
+static PyObject *api_listen(PyObject *m, PyObject *args) {
+    (void)m;
+    PyObject *listener, *kinds;
+    if (!PyArg_ParseTuple(args, "OO!:listen", &listener, &PySet_Type, &kinds)) return NULL;
+    uint64_t wanted = 0;
+    for (int k = 0; k < CC_LOG_COUNT; k++) {
+        PyObject *name = PyUnicode_FromString(cc_log_name((CcEventKind)k));
+        const int has = name != NULL ? PySet_Contains(kinds, name) : -1;
+        Py_XDECREF(name);
+        if (has < 0) return NULL;
+        wanted |= (uint64_t)has << k;
+    }
+    cc_observe_listen(listener != Py_None ? listener : NULL, wanted);
+    Py_RETURN_NONE;
+}
+
+static PyObject *api_deliver(PyObject *m, PyObject *unused) {
+    (void)m, (void)unused;
+    cc_observe_deliver();
+    Py_RETURN_NONE;
 }
 
 static PyObject *api_describe(PyObject *m, PyObject *unused) {
@@ -266,7 +288,13 @@ PyMethodDef cc_api_methods[] = {
     {"counters", api_counters, METH_NOARGS, "counters() -> dict: events by kind, calls, hits, misses"},
     {"reset", api_reset, METH_NOARGS,
      "reset()\n--\n\nDrops everything that has been compiled and sets all counters to 0."},
-    {"events", api_events, METH_VARARGS, "events(after=0) -> list of (serial, kind, time_ns, text)"},
+    {"events", api_events, METH_VARARGS,
+     "events(after=0) -> list of (serial, kind, time_ns, text, start_ns, file or None, line)"},
+    {"event_kinds", api_event_kinds, METH_NOARGS, "event_kinds() -> dict: kind -> (topic, level)"},
+    {"listen", api_listen, METH_VARARGS,
+     "listen(listener, kinds)\n--\n\nlistener(event, detail) gets events of these kinds (a set of names) when calls end and at graph "
+     "breaks; None: no listener."},
+    {"deliver", api_deliver, METH_NOARGS, "deliver(): hands events that are queued to the listener now"},
     {"describe", api_describe, METH_NOARGS, "describe() -> str: back-ends, versions, threads"},
     {"cached_files", api_cached_files, METH_NOARGS,
      "cached_files() -> list of (kind, key, image): files of the kernel cache that this process has used"},

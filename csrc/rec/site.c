@@ -35,6 +35,32 @@ void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from) {
     }
 }
 
+bool cc_break_in_torch(PyObject *file) {
+    static PyObject *init; /* torch/__init__.py */
+    if (init == NULL) init = cc_obj_of_module("torch", "__file__");
+    const char *path = PyUnicode_AsUTF8(file), *torch = init != NULL ? PyUnicode_AsUTF8(init) : NULL;
+    const char *end = torch != NULL ? strrchr(torch, '/') : NULL;
+    PyErr_Clear();
+    return path != NULL && end != NULL && strncmp(path, torch, (size_t)(end - torch) + 1) == 0;
+}
+
+const struct CcPlace *cc_break_place(const CcBreakInfo *info) {
+    for (int i = info->n_stack - 1; i >= 0; i--)
+        if (!cc_break_in_torch(info->stack[i].file)) return &info->stack[i];
+    return info->n_stack > 0 ? &info->stack[info->n_stack - 1] : NULL;
+}
+
+void cc_break_text(const CcBreakInfo *info, CcSbuf *out) {
+    cc_sbuf_add(out, "reason: %s\n", cc_reason_name(info->reason));
+    for (int i = 0; i < info->n_stack; i++) {
+        const char *file = PyUnicode_AsUTF8(info->stack[i].file), *function = PyUnicode_AsUTF8(info->stack[i].function);
+        PyErr_Clear(); /* a name has surrogates */
+        cc_sbuf_add(out, "at %s:%d in %s\n", file != NULL ? file : "?", info->stack[i].line,
+                    function != NULL ? function : "?");
+    }
+    if (*cc_reason_advice(info->reason) != '\0') cc_sbuf_add(out, "what to do: %s\n", cc_reason_advice(info->reason));
+}
+
 /* Source positions, not instructions: CPython 3.12 compiles a loop's condition twice. */
 static uint64_t site_of(const CcAct *act) {
     int line = 0, column = 0, end_line = 0, end_column = 0;

@@ -394,14 +394,17 @@ static CcGraph *rewrite(const CcGraph *g, const CcGroupRules *rules) {
     return NULL;
 }
 
-/* With CCOMPILE_DUMP=graph, for reports. */
-static void keep_text(CcPlan *plan, const CcGraph *g) {
+/* The graph after all passes: for a listener, and with CCOMPILE_DUMP=graph for reports. */
+static void show_graph(CcPlan *plan, const CcGraph *g) {
     const char *dump = getenv("CCOMPILE_DUMP");
+    const bool keep = dump && strcmp(dump, "graph") == 0;
+    if (!keep && !cc_log_wants(CC_LOG_REWRITTEN)) return;
     CcSbuf text = {0};
-    if (!dump || strcmp(dump, "graph") != 0) return;
     cc_graph_print(g, &text);
+    cc_log_more(CC_LOG_REWRITTEN, (CcLogExtra){.detail = cc_sbuf_text(&text)}, "%d ops after all passes", g->node.n);
     free(plan->rewritten);
-    plan->rewritten = text.text;
+    plan->rewritten = keep ? text.text : NULL;
+    if (!keep) cc_sbuf_free(&text);
 }
 
 /* Bytes of all inputs: what a call reads from memory if no cache holds them. */
@@ -435,7 +438,7 @@ static int build_best(Compile *c, CcErr *err) {
         status = build(c, err);
         if (status == 0 && !c->stuck) {
             keep_types(c->plan, c->g);
-            keep_text(c->plan, c->g);
+            show_graph(c->plan, c->g);
         }
         if (own) cc_graph_free(own);
     }

@@ -106,8 +106,9 @@ static CcKernelFn end_job(int entry, const CcLoop *loop, CcErr *err) {
         return NULL;
     }
     memcpy(&e->fn, &address, sizeof e->fn); /* ISO C has no cast from an object pointer to a function pointer */
-    cc_log_add(CC_LOG_KERNEL, "cc_kernel_%016llx: %d primitives, %d tensors, %.2f ms", (unsigned long long)e->hash,
-               loop->n_node, loop->n_access, (double)(cc_log_now_ns() - e->start) * 1e-6);
+    cc_log_more(CC_LOG_KERNEL, (CcLogExtra){.start_ns = e->start},
+                "cc_kernel_%016llx: %d primitives, %d tensors, %.2f ms", (unsigned long long)e->hash, loop->n_node,
+                loop->n_access, (double)(cc_log_now_ns() - e->start) * 1e-6);
     return e->fn;
 }
 

@@ -174,17 +174,33 @@ void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
     }
 }
 
-void cc_run_print(const CcPlan *plan, CcSbuf *out) {
+/* "3 kernel mul#1 add#2": the step, and the ops with their numbers in the recording */
+static void print_step(const CcPlan *plan, int s, CcSbuf *out) {
     static const char *const KIND[] = {"host", "kernel", ""};
+    const CcStep *step = &plan->step.at[s];
+    cc_sbuf_add(out, "%d %s", s, step->family ? step->family->name : KIND[step->kind]);
+    for (int i = 0; i < step->n_node; i++)
+        cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->node[step->node[i]].op)->name,
+                    plan->node[step->node[i]].origin);
+}
+
+static void print_loop(const CcLaunch *launch, CcSbuf *out) {
+    cc_ltext_print(launch->loop, out);
+    if (launch->boxes) cc_boxes_print(launch->boxes, out);
+}
+
+static void print_code(const CcLaunch *launch, CcSbuf *out) {
+    if (launch->cuda) cc_cudakernel_text(launch->loop, cc_cudalaunch_tuning(launch->cuda), out);
+    else cc_kcache_text(launch->loop, out);
+}
+
+void cc_run_print(const CcPlan *plan, CcSbuf *out) {
     const char *dump = getenv("CCOMPILE_DUMP");
     if (plan->rewritten) cc_sbuf_add(out, "%s", plan->rewritten);
     if (plan->block_bytes) cc_sbuf_add(out, "memory: %lld bytes\n", (long long)plan->block_bytes);
     for (int s = 0; s < plan->step.n; s++) {
         const CcStep *step = &plan->step.at[s];
-        cc_sbuf_add(out, "%d %s", s, step->family ? step->family->name : KIND[step->kind]);
-        for (int i = 0; i < step->n_node; i++)
-            cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->node[step->node[i]].op)->name,
-                        plan->node[step->node[i]].origin);
+        print_step(plan, s, out);
         if (step->narrowed) cc_sbuf_add(out, " narrowed");
         if (step->transposed) cc_sbuf_add(out, " transposed");
         if (step->channels_last) cc_sbuf_add(out, " channels_last");
@@ -194,11 +210,25 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (plan->runs) cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);
         cc_sbuf_add(out, "\n");
         if (step->kind != CC_STEP_KERNEL || !dump || strcmp(dump, "graph") == 0) continue;
-        const CcLaunch *launch = step->work;
-        cc_ltext_print(launch->loop, out);
-        if (launch->boxes) cc_boxes_print(launch->boxes, out);
-        if (strcmp(dump, "kernels") != 0) continue;
-        if (launch->cuda) cc_cudakernel_text(launch->loop, cc_cudalaunch_tuning(launch->cuda), out);
-        else cc_kcache_text(launch->loop, out);
+        print_loop(step->work, out);
+        if (strcmp(dump, "kernels") == 0) print_code(step->work, out);
+    }
+}
+
+void cc_run_print_fused(const CcPlan *plan, CcSbuf *out) {
+    for (int s = 0; s < plan->step.n; s++) {
+        if (plan->step.at[s].kind == CC_STEP_HOST || plan->step.at[s].n_node < 2) continue;
+        print_step(plan, s, out);
+        cc_sbuf_add(out, "\n");
+    }
+}
+
+void cc_run_print_code(const CcPlan *plan, CcSbuf *out) {
+    for (int s = 0; s < plan->step.n; s++) {
+        if (plan->step.at[s].kind != CC_STEP_KERNEL) continue;
+        print_step(plan, s, out);
+        cc_sbuf_add(out, "\n");
+        print_loop(plan->step.at[s].work, out);
+        print_code(plan->step.at[s].work, out);
     }
 }

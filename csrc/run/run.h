@@ -85,6 +85,8 @@ int cc_run_hosted(const CcPlan *plan, int *step);
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out);
 /* prints steps and groups; with CCOMPILE_PROFILE=1 the mean ms of each; with CCOMPILE_DUMP=kernels the LLVM IR */
 void cc_run_print(const CcPlan *plan, CcSbuf *out);
+void cc_run_print_fused(const CcPlan *plan, CcSbuf *out); /* steps that perform several ops */
+void cc_run_print_code(const CcPlan *plan, CcSbuf *out);  /* loops, and the LLVM IR or CUDA C of each kernel */
 
 /* Paths of the shared libraries, set once by the package before the first compile (NULL: not installed). Libraries
  * are loaded lazily. */

@@ -15,6 +15,8 @@ from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
 from .api import compile, counters, disable, events, optimize  # noqa: E402
 from .artifacts import load_cache_artifacts, save_cache_artifacts  # noqa: E402
 from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
+from .logs import from_environment as _logs_from_environment  # noqa: E402
+from .logs import set_logs  # noqa: E402
 from .report import BreakReason, Explanation, explain  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
 from .stance import set_stance  # noqa: E402
@@ -34,6 +36,7 @@ _library = (compile, explain, install, uninstall, list_backends, mark_dynamic, m
 for _own in (*_library, precompile, bucketed, reset):
     _core.break_at(_own)  # a call of one of these in compiled code is a single graph break
 
+_logs_from_environment()
 if _os.environ.get("CCOMPILE_INSTALL", "0") not in ("", "0"):
     install()
 
@@ -68,6 +71,7 @@ __all__ = [
     "precompile",
     "reset",
     "save_cache_artifacts",
+    "set_logs",
     "set_stance",
     "substitute_in_graph",
     "uninstall",

@@ -195,6 +195,10 @@ def _compile_class(cls: type, recompile: Callable[[Any], Any]) -> type:
 
 
 def _named(fn: Any) -> str:
+    """Its __qualname__; of a module's own call, which nn.Module.compile() compiles, the module's class."""
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, torch.nn.Module) and fn.__name__ in ("_call_impl", "_wrapped_call_impl"):
+        fn = type(owner)
     name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
     return name if isinstance(name, str) else type(fn).__qualname__
 
@@ -263,6 +267,9 @@ class Event(NamedTuple):
     kind: str
     time_ns: int  # CLOCK_MONOTONIC
     text: str
+    start_ns: int  # less than time_ns if the event took time
+    file: str | None  # of the user's code, for graph breaks and give-ups
+    line: int  # 0: unknown
 
 
 def events(after: int = 0) -> list[Event]:
