@@ -1,5 +1,6 @@
 """docs/observing.md: each of its blocks of Python and of shell commands runs."""
 
+import json
 import logging
 import os
 import pathlib
@@ -41,7 +42,7 @@ def test_python_blocks(tmp_path, monkeypatch):
     names = {"ccompile": ccompile, "torch": torch, "logging": logging, "model": model, "x": torch.randn(4, 8)}
     for block in blocks("python"):
         exec(block, names)
-    assert (tmp_path / "ccompile.jsonl").exists()
+    assert (tmp_path / "ccompile.jsonl").exists() and json.loads((tmp_path / "trace.json").read_text())
 
 
 def commands():
@@ -72,3 +73,6 @@ def test_commands(run, tmp_path, command):
         assert set(sample.splitlines()) <= set(printed), "the page shows what is printed"
     if "logs/" in command:
         assert len(list((tmp_path / "logs").glob("ccompile-*.jsonl"))) == 1
+    if "traces/" in command:
+        (trace,) = (tmp_path / "traces").glob("ccompile-*.json")
+        assert json.loads(trace.read_text())["traceEvents"]

@@ -117,6 +117,8 @@ void cc_sbuf_add(CcSbuf *sb, const char *fmt, ...) CC_PRINTF(2, 3);
 void cc_sbuf_vadd(CcSbuf *sb, const char *fmt, va_list args);
 const char *cc_sbuf_text(const CcSbuf *sb); /* "" when empty */
 void cc_sbuf_free(CcSbuf *sb);
+/* Cuts the rest of a UTF-8 character off the end of a text that was cut to a number of bytes. */
+void cc_sbuf_whole(char *text);
 
 /* ---- io.c: transfers all n bytes; false: end of file, or an error ---- */
 bool cc_io_read(int fd, void *at, size_t n);
@@ -177,5 +179,39 @@ const char *cc_log_topic(CcEventKind kind);
 int cc_log_level(CcEventKind kind);
 void cc_log_reset(void);
 uint64_t cc_log_now_ns(void);
+
+/* ---- span.c: stretches of time with a name, for the timeline and torch's profiler ---- */
+typedef enum CcSpanKind {
+#define CC_SPAN(id, name) CC_SPAN_##id,
+#include "span.def"
+#undef CC_SPAN
+} CcSpanKind;
+enum { CC_SPANS_TIMELINE = 1, CC_SPANS_PROFILER = 2 };
+extern unsigned cc_span_on; /* who looks, as these bits; 0: nobody, and spans cost a test of this word */
+
+typedef struct CcSpan {
+    uint64_t start_ns; /* 0: not open */
+    void *range;       /* of CcSpanRanges */
+    CcSpanKind kind;
+    char name[160];
+} CcSpan;
+typedef struct CcSpanRanges { /* ranges of torch's profiler; NULL: none was made */
+    void *(*enter)(const char *name);
+    void (*leave)(void *range);
+} CcSpanRanges;
+void cc_span_set_ranges(const CcSpanRanges *ranges);
+const char *cc_span_name(CcSpanKind kind);
+void cc_span_open(CcSpan *s, CcSpanKind kind, const char *fmt, ...) CC_PRINTF(3, 4); /* only if cc_span_on */
+void cc_span_end(CcSpan *s);
+static inline void cc_span_close(CcSpan *s) {
+    if (s->start_ns) cc_span_end(s);
+}
+
+/* ---- timeline.c: spans and events as a file in Chrome's trace format ---- */
+/* A file, or a folder in which each process writes ccompile-PID.json. -1 with *err set. */
+CC_MUST int cc_timeline_open(const char *path, CcErr *err);
+void cc_timeline_close(void);
+void cc_timeline_span(const char *category, const char *name, uint64_t start_ns, uint64_t end_ns);
+void cc_timeline_event(const CcLogEvent *e, const char *text);
 
 #endif

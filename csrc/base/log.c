@@ -41,7 +41,9 @@ int cc_log_level(CcEventKind kind) { return KIND[kind].level; }
 /* The end of a path that is too long tells more than its beginning. */
 static void keep_path(CcLogEvent *e, const char *file) {
     const size_t n = file != NULL ? strlen(file) : 0, most = sizeof e->file - 1;
-    snprintf(e->file, sizeof e->file, "%s", file != NULL ? file + (n > most ? n - most : 0) : "");
+    const char *from = file != NULL ? file + (n > most ? n - most : 0) : "";
+    while (((unsigned char)*from & 0xC0) == 0x80) from++; /* the rest of a UTF-8 character */
+    snprintf(e->file, sizeof e->file, "%s", from);
 }
 
 static void add(CcEventKind kind, const CcLogExtra *extra, const char *fmt, va_list args) {
@@ -54,12 +56,14 @@ static void add(CcEventKind kind, const CcLogExtra *extra, const char *fmt, va_l
     e->start_ns = extra->start_ns ? extra->start_ns : e->time_ns;
     keep_path(e, extra->file);
     snprintf(e->text, sizeof e->text, "%s", cc_sbuf_text(&text));
+    cc_sbuf_whole(e->text);
     if (cc_log_wants(kind)) {
         CcLogNews news = {.event = *e, .text = cc_mem_text(cc_sbuf_text(&text))};
         if (extra->detail) news.detail = cc_mem_text(extra->detail);
         cc_vec_push(&state.queue, news);
         cc_log_pending = true;
     }
+    if (cc_span_on & CC_SPANS_TIMELINE) cc_timeline_event(e, e->text);
     pthread_mutex_unlock(&state.lock);
     cc_sbuf_free(&text);
 }

@@ -29,3 +29,12 @@ void cc_sbuf_free(CcSbuf *sb) {
     free(sb->text);
     *sb = (CcSbuf){0};
 }
+
+void cc_sbuf_whole(char *text) {
+    char *lead = text + strlen(text);
+    while (lead > text && ((unsigned char)lead[-1] & 0xC0) == 0x80) lead--;
+    if (lead == text) return;
+    const unsigned char first = (unsigned char)*--lead;
+    const size_t needs = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    if (strlen(lead) < needs) *lead = '\0';
+}

@@ -503,8 +503,10 @@ static PyObject *call_counted(CcRoot *root, PyObject *const *args, size_t nargsf
 
 PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     if (cc_eval_disabled > 0 || cc_eval_recording()) return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
-    if (cc_observe_on == 0) return call_counted(root, args, nargsf, kwnames);
+    if (!cc_observe_any()) return call_counted(root, args, nargsf, kwnames);
+    CcObserved o;
+    cc_observe_begin(&o, root);
     PyObject *r = call_counted(root, args, nargsf, kwnames);
-    cc_observe_end();
+    cc_observe_end(&o);
     return r;
 }

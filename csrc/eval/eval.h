@@ -154,8 +154,14 @@ CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 void cc_pace_set_clock(PyObject *clock);
 
 /* ---- observe.c: whoever watches calls ---- */
-enum { CC_OBSERVE_LOGS = 1 };
-extern unsigned cc_observe_on; /* these bits; 0: nobody */
+extern bool cc_observe_on; /* a listener, or someone who looks at spans */
+/* The version of the dict that says whether torch's profiler is active, and its value when that was last read */
+extern const uint64_t *cc_observe_profiler;
+extern uint64_t cc_observe_profiler_seen;
+static inline bool cc_observe_any(void) { return cc_observe_on || *cc_observe_profiler != cc_observe_profiler_seen; }
+CC_MUST int cc_observe_init(void);
+/* Writes the timeline to a file or into a folder (cc_timeline_open); NULL: ends it. -1 with OSError or RuntimeError set. */
+CC_MUST int cc_observe_timeline(const char *path);
 /* The listener is called as listener(event, detail) for events of these kinds (bits); NULL: none. */
 void cc_observe_listen(PyObject *callable, uint64_t kinds);
 void cc_observe_deliver(void); /* runs Python code; keeps a pending error */

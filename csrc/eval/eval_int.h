@@ -75,8 +75,12 @@ CC_MUST int cc_capture_wrote(CcCapturing *c, PyObject *o, bool counted);
 /* before a host step */
 CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObject *const *in);
 
-/* observe.c: a call of a root ends, while cc_observe_on is not 0 */
-void cc_observe_end(void);
+/* observe.c: around a call of a root, if anybody watches it */
+typedef struct CcObserved {
+    CcSpan span;
+} CcObserved;
+void cc_observe_begin(CcObserved *o, CcRoot *root);
+void cc_observe_end(CcObserved *o);
 
 /* tell.c */
 void cc_tell_segment(const CcSegment *s);

@@ -1,9 +1,16 @@
-/* Hands queued events to the listener, a Python callable, at moments when Python code may run: after a call that is not
- * inside another one, and at a graph break. */
+/* Whoever watches calls. Queued events go to the listener, a Python callable, at moments when Python code may run: after
+ * a call that is not inside another one, and at a graph break. Spans become ranges of torch's profiler while it is
+ * active; Python code tells that by a module attribute, and the version of the module's dict tells when it changes. */
 #include "eval_int.h"
 
-unsigned cc_observe_on;
-static PyObject *listener; /* strong; NULL: none */
+bool cc_observe_on;
+static const uint64_t NEVER;
+const uint64_t *cc_observe_profiler = &NEVER;
+uint64_t cc_observe_profiler_seen;
+
+static PyObject *profiler;   /* strong: dict of torch.autograd.profiler; NULL: not known */
+static PyObject *make_range; /* strong: torch._C._profiler._RecordFunctionFast */
+static PyObject *listener;   /* strong; NULL: none */
 static _Thread_local bool delivering;
 
 static PyObject *decoded(const char *s) {
@@ -52,6 +59,8 @@ void cc_observe_deliver(void) {
     PyErr_Restore(type, value, tb);
 }
 
+static void settle(void) { cc_observe_on = cc_log_wanted != 0 || cc_span_on != 0; }
+
 void cc_observe_listen(PyObject *callable, uint64_t kinds) {
     cc_observe_deliver();
     cc_log_wanted = callable != NULL ? kinds : 0;
@@ -59,10 +68,72 @@ void cc_observe_listen(PyObject *callable, uint64_t kinds) {
     const int n = cc_log_take(&rest);
     cc_log_drop(rest, n);
     Py_XSETREF(listener, Py_XNewRef(callable));
-    if (cc_log_wanted != 0) cc_observe_on |= CC_OBSERVE_LOGS;
-    else cc_observe_on &= ~(unsigned)CC_OBSERVE_LOGS;
+    settle();
 }
 
-void cc_observe_end(void) {
-    if (!cc_eval_recording()) cc_observe_deliver();
+/* ------------------------------------------------------------------ spans */
+
+static void *enter_range(const char *name) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    PyObject *range = PyObject_CallFunction(make_range, "s", name);
+    PyObject *r = range != NULL ? PyObject_CallMethod(range, "__enter__", NULL) : NULL;
+    if (r == NULL) Py_CLEAR(range);
+    Py_XDECREF(r);
+    PyErr_Clear();
+    PyErr_Restore(type, value, tb);
+    return range;
+}
+
+static void leave_range(void *range) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    PyObject *r = PyObject_CallMethod(range, "__exit__", "OOO", Py_None, Py_None, Py_None);
+    Py_XDECREF(r);
+    PyErr_Clear();
+    Py_DECREF((PyObject *)range);
+    PyErr_Restore(type, value, tb);
+}
+
+int cc_observe_init(void) {
+    PyObject *m = PyImport_ImportModule("torch.autograd.profiler");
+    make_range = cc_obj_of_module("torch._C._profiler", "_RecordFunctionFast");
+    PyErr_Clear(); /* another torch: there are no ranges */
+    profiler = m != NULL && make_range != NULL ? Py_NewRef(PyModule_GetDict(m)) : NULL;
+    const uint64_t *version = profiler != NULL ? cc_watch_begin(profiler) : NULL;
+    if (version != NULL) {
+        cc_observe_profiler = version;
+        cc_observe_profiler_seen = *version;
+        cc_span_set_ranges(&(CcSpanRanges){enter_range, leave_range});
+    }
+    Py_XDECREF(m);
+    return 0;
+}
+
+static void read_profiler(void) {
+    cc_observe_profiler_seen = *cc_observe_profiler;
+    const bool active = profiler != NULL && PyDict_GetItemString(profiler, "_is_profiler_enabled") == Py_True;
+    if (active) cc_span_on |= CC_SPANS_PROFILER;
+    else cc_span_on &= ~(unsigned)CC_SPANS_PROFILER;
+    settle();
+}
+
+int cc_observe_timeline(const char *path) {
+    CcErr err = {0};
+    if (path == NULL) cc_timeline_close();
+    else if (cc_timeline_open(path, &err) < 0)
+        PyErr_SetString(err.status == CC_E_UNSUPPORTED ? PyExc_RuntimeError : PyExc_OSError, err.text);
+    settle();
+    return err.status == CC_E_OK ? 0 : -1;
+}
+
+void cc_observe_begin(CcObserved *o, CcRoot *root) {
+    if (*cc_observe_profiler != cc_observe_profiler_seen) read_profiler();
+    o->span.start_ns = 0;
+    if (cc_span_on) cc_span_open(&o->span, CC_SPAN_CALL, "%s", cc_root_name(root));
+}
+
+void cc_observe_end(CcObserved *o) {
+    cc_span_close(&o->span);
+    cc_observe_deliver();
 }

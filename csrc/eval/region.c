@@ -671,6 +671,8 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     g.counted = true;
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
     const uint64_t start = cc_log_now_ns();
+    CcSpan span = {.start_ns = 0};
+    if (cc_span_on) cc_span_open(&span, CC_SPAN_RECORD, "%s", cc_root_name(root));
     char *why = root->entry.n > 0 && root->last_failure != NULL ? cc_mem_text(root->last_failure) : NULL;
     const CcEventKind kind = root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD;
     g.first = true;
@@ -683,6 +685,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     cc_log_more(kind, (CcLogExtra){.start_ns = start}, "%s: %s%s%.1f ms", cc_root_name(root), why != NULL ? why : "",
                 why != NULL ? "; " : "", (double)(cc_log_now_ns() - start) * 1e-6);
     free(why);
+    cc_span_close(&span);
     return close_region(&g, r);
 }
 

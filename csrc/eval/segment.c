@@ -450,12 +450,16 @@ static CcRan run_nodes(CcSegment *s, CcCallState *x) {
         cc_log_add(CC_LOG_EAGER, "segment %d: a parameter was written to after autocast cast it in this block", s->id);
         return CC_RAN_NOTHING;
     }
+    CcSpan span;
+    span.start_ns = 0;
+    if (cc_span_on) cc_span_open(&span, CC_SPAN_GRAPH, "%s, segment %d", cc_root_name(s->root), s->id);
     x->shape->running++;
     int status = x->shape->captures != NULL   ? cc_capture_run(s, &host, &h)
                  : x->shape->training != NULL ? cc_training_run(x->shape->training, &host)
                                               : CC_CAPTURE_NOT;
     if (status == CC_CAPTURE_NOT) status = cc_run_exec(x->shape->plan, &h, NULL, &err);
     x->shape->running--;
+    cc_span_close(&span);
     if (status == 0 && !planned) cc_shape_charge(s, cc_log_now_ns() - start);
     if (status == 0) return CC_RAN;
     if (host.mismatch) cc_shape_reject_derived(s, x->shape);

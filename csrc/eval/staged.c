@@ -165,7 +165,13 @@ static int run_plan(StageHost *h, const CcHost *base) {
                    .version = no_version,
                    .writing = stage_writing,
                    .drop = stage_drop};
-    if (cc_run_exec(h->plan, &host, NULL, &err) == 0) return 0;
+    CcSpan span;
+    span.start_ns = 0;
+    if (cc_span_on)
+        cc_span_open(&span, base != NULL ? CC_SPAN_FORWARD : CC_SPAN_BACKWARD, "of %d ops", h->graph->node.n);
+    const int status = cc_run_exec(h->plan, &host, NULL, &err);
+    cc_span_close(&span);
+    if (status == 0) return 0;
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
     return -1;
 }

@@ -28,7 +28,7 @@ static PyObject *api_init(PyObject *m, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOOO:init", names, &torch, &llvmlite, &onednn, &nvrtc,
                                      &compiler))
         return NULL;
-    if (cc_tens_init(torch) < 0 || cc_rec_init() < 0) return NULL;
+    if (cc_tens_init(torch) < 0 || cc_rec_init() < 0 || cc_observe_init() < 0) return NULL;
     cc_hook_set_guest("libtorch_python", dynamo_idle);
     cc_run_libraries(path_of(llvmlite), path_of(compiler), path_of(onednn), path_of(nvrtc));
     if (PyErr_Occurred()) return NULL;
@@ -181,6 +181,13 @@ static PyObject *api_listen(PyObject *m, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *api_timeline(PyObject *m, PyObject *path) {
+    (void)m;
+    const char *s = path != Py_None ? PyUnicode_AsUTF8(path) : NULL;
+    if (PyErr_Occurred() || cc_observe_timeline(s) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *api_deliver(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     cc_observe_deliver();
@@ -294,6 +301,7 @@ PyMethodDef cc_api_methods[] = {
     {"listen", api_listen, METH_VARARGS,
      "listen(listener, kinds)\n--\n\nlistener(event, detail) gets events of these kinds (a set of names) when calls end and at graph "
      "breaks; None: no listener."},
+    {"timeline", api_timeline, METH_O, "timeline(path or None): begins or ends the timeline; for ccompile.timeline"},
     {"deliver", api_deliver, METH_NOARGS, "deliver(): hands events that are queued to the listener now"},
     {"describe", api_describe, METH_NOARGS, "describe() -> str: back-ends, versions, threads"},
     {"cached_files", api_cached_files, METH_NOARGS,

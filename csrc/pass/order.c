@@ -52,8 +52,11 @@ void cc_order_rewrite(CcGraph *g, const CcGroupRules *rules) {
     cc_edit_settle(g);
     for (int i = 0; i < CC_COUNT(PASS); i++) {
         if (rules->skipped >> i & 1) continue;
+        CcSpan span = {.start_ns = 0};
+        if (cc_span_on) cc_span_open(&span, CC_SPAN_PASS, "%s", PASS[i].name);
         PASS[i].rewrite(g, rules);
         cc_edit_settle(g);
+        cc_span_close(&span);
         if (CC_DEBUG >= 2) verify(g, PASS[i].name);
     }
 }

@@ -487,7 +487,10 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     CcGraph *own = cc_device_graph(g, &c.on);
     if (own) c.g = own;
     cc_kcache_switch(!options->no_llvm);
+    CcSpan span = {.start_ns = 0};
+    if (cc_span_on) cc_span_open(&span, CC_SPAN_COMPILE, "%d ops", g->node.n);
     const int status = cc_graph_check_structure(c.g, err) < 0 ? -1 : build_best(&c, err);
+    cc_span_close(&span);
     cc_kcache_switch(true);
     if (own) cc_graph_free(own);
     if (status < 0) {

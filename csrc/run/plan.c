@@ -174,14 +174,19 @@ void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
     }
 }
 
-/* "3 kernel mul#1 add#2": the step, and the ops with their numbers in the recording */
+void cc_plan_ops_text(const CcPlan *plan, int s, CcSbuf *out) {
+    const CcStep *step = &plan->step.at[s];
+    for (int i = 0; i < step->n_node; i++)
+        cc_sbuf_add(out, "%s%s#%d", i ? " " : "", cc_op_info((CcOpId)plan->node[step->node[i]].op)->name,
+                    plan->node[step->node[i]].origin);
+}
+
+/* "3 kernel mul#1 add#2" */
 static void print_step(const CcPlan *plan, int s, CcSbuf *out) {
     static const char *const KIND[] = {"host", "kernel", ""};
     const CcStep *step = &plan->step.at[s];
-    cc_sbuf_add(out, "%d %s", s, step->family ? step->family->name : KIND[step->kind]);
-    for (int i = 0; i < step->n_node; i++)
-        cc_sbuf_add(out, " %s#%d", cc_op_info((CcOpId)plan->node[step->node[i]].op)->name,
-                    plan->node[step->node[i]].origin);
+    cc_sbuf_add(out, "%d %s ", s, step->family ? step->family->name : KIND[step->kind]);
+    cc_plan_ops_text(plan, s, out);
 }
 
 static void print_loop(const CcLaunch *launch, CcSbuf *out) {

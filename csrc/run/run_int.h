@@ -251,6 +251,8 @@ CcWayKind cc_choose_measure(const CcChoice *c, const CcPrimCall *call);
 
 /* plan.c */
 void cc_plan_clear(CcPlan *plan); /* removes all steps */
+/* The step's ops with their numbers in the recording: "mul#1 add#2" */
+void cc_plan_ops_text(const CcPlan *plan, int step, CcSbuf *out);
 /* made[value]: it exists outside its step (an output, or read by another step). */
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
 /* Fills plan->drop and the steps' drop lists from the last uses, in step order. */

@@ -9,6 +9,20 @@ static int run_step(const CcStep *step, const CcHost *host, CcErr *err) {
     return 0;
 }
 
+static int run_watched(const CcPlan *plan, int s, const CcHost *host, CcErr *err) {
+    static const CcSpanKind KIND[] = {
+        [CC_STEP_HOST] = CC_SPAN_TORCH, [CC_STEP_KERNEL] = CC_SPAN_KERNEL, [CC_STEP_PRIMITIVE] = CC_SPAN_LIBRARY};
+    CcSbuf name = {0};
+    if (plan->step.at[s].family) cc_sbuf_add(&name, "%s ", plan->step.at[s].family->name);
+    cc_plan_ops_text(plan, s, &name);
+    CcSpan span;
+    cc_span_open(&span, KIND[plan->step.at[s].kind], "%s", cc_sbuf_text(&name));
+    cc_sbuf_free(&name);
+    const int status = run_step(&plan->step.at[s], host, err);
+    cc_span_close(&span);
+    return status;
+}
+
 /* Totals over a plan's runs, for cc_run_print; concurrent threads may lose some counts. */
 static void profile(CcPlan *plan, int s, uint64_t start) {
     plan->spent_ns[s] += cc_log_now_ns() - start;
@@ -124,12 +138,13 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
                    .number = run_number,
                    .stream = run_stream};
     const int n = plan->step.n;
+    const bool watched = cc_span_on != 0;
     for (int s = 0; s < n; s++) {
         const CcStep *step = &plan->step.at[s];
         if (step_out) *step_out = s;
         const uint64_t start = plan->spent_ns ? cc_log_now_ns() : 0;
         host.scratch = run->block ? run->block + step->scratch : NULL;
-        if (run_step(step, &host, err) < 0) return -1;
+        if ((watched ? run_watched(plan, s, &host, err) : run_step(step, &host, err)) < 0) return -1;
         if (plan->spent_ns) profile((CcPlan *)plan, s, start);
         for (int i = 0; i < step->n_drop; i++) run->host->drop(run->host->ctx, plan->drop.at[step->drop0 + i]);
     }

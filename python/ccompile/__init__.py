@@ -21,6 +21,8 @@ from .report import BreakReason, Explanation, explain  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
 from .stance import set_stance  # noqa: E402
 from .switch import install, installed, uninstall  # noqa: E402
+from .timelines import from_environment as _timeline_from_environment  # noqa: E402
+from .timelines import timeline  # noqa: E402
 from .twins import (  # noqa: E402
     allow_in_graph,
     assume_constant_result,
@@ -37,6 +39,7 @@ for _own in (*_library, precompile, bucketed, reset):
     _core.break_at(_own)  # a call of one of these in compiled code is a single graph break
 
 _logs_from_environment()
+_timeline_from_environment()
 if _os.environ.get("CCOMPILE_INSTALL", "0") not in ("", "0"):
     install()
 
@@ -74,5 +77,6 @@ __all__ = [
     "set_logs",
     "set_stance",
     "substitute_in_graph",
+    "timeline",
     "uninstall",
 ]
