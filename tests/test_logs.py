@@ -263,7 +263,7 @@ def test_json_lines_in_a_folder_by_the_environment(tmp_path):
         "CCOMPILE_LOGS_OUT": str(tmp_path / "logs") + os.sep,
         "CCOMPILE_LOGS_FORMAT": "json",
     }
-    done = subprocess.run([sys.executable, "-c", CHILD], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CHILD], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     for pid in done.stdout.split():
         rows = [json.loads(line) for line in (tmp_path / f"logs/ccompile-{pid}.jsonl").read_text().splitlines()]

@@ -152,7 +152,7 @@ os._exit(1)
 
 def test_by_the_environment_with_a_fork_and_without_an_end(tmp_path):
     env = os.environ | {"CCOMPILE_TRACE": str(tmp_path / "traces")}
-    done = subprocess.run([sys.executable, "-c", CHILD], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CHILD], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and done.stderr == ""
     parent, child = (
         check((tmp_path / f"traces/ccompile-{pid}.json").read_text()) for pid in done.stdout.split()

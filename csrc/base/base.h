@@ -214,4 +214,12 @@ void cc_timeline_close(void);
 void cc_timeline_span(const char *category, const char *name, uint64_t start_ns, uint64_t end_ns);
 void cc_timeline_event(const CcLogEvent *e, const char *text);
 
+/* ---- histogram.c: counts of times by logarithmic buckets ---- */
+enum { CC_HISTOGRAM_BUCKETS = 16 * 38 }; /* up to 2^41 ns, 36 minutes */
+typedef struct CcHistogram {
+    uint64_t n, sum_ns, max_ns, bucket[CC_HISTOGRAM_BUCKETS];
+} CcHistogram;
+void cc_histogram_add(CcHistogram *h, uint64_t ns);
+uint64_t cc_histogram_above(int bucket); /* the least ns above the bucket */
+
 #endif

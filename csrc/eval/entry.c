@@ -118,6 +118,8 @@ void cc_root_free(CcRoot *root) {
     cc_vec_free(&root->seen);
     cc_vec_free(&root->gave_up);
     cc_vec_free(&root->hints.at);
+    free(root->latency);
+    root->latency = NULL;
     Py_CLEAR(root->hints.declared);
     Py_CLEAR(root->func);
     Py_CLEAR(root->name);
@@ -507,6 +509,6 @@ PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObj
     CcObserved o;
     cc_observe_begin(&o, root);
     PyObject *r = call_counted(root, args, nargsf, kwnames);
-    cc_observe_end(&o);
+    cc_observe_end(&o, r == NULL);
     return r;
 }

@@ -51,7 +51,7 @@ typedef struct CcShape {
 typedef enum CcRules { CC_RULES_NEW, CC_RULES_HOLD, CC_RULES_WRONG } CcRules;
 
 typedef struct CcSegment {
-    const struct CcRoot *root; /* its owner */
+    struct CcRoot *root; /* its owner */
     CcTrace *trace;
     CC_VEC(CcShape *) shape; /* most recently used first */
     CC_VEC(uint64_t) hash;   /* hashes of their keys */
@@ -113,6 +113,10 @@ typedef struct CcLap {
     bool timed, eager;
 } CcLap;
 
+typedef struct CcTally {
+    uint64_t calls, hits, eager_calls, recordings, recompiles, breaks, give_ups, recording_ns, compile_ns;
+} CcTally;
+
 typedef struct CcRoot {
     PyObject *callable;     /* borrowed from the owner */
     PyFunctionObject *func; /* strong */
@@ -126,6 +130,10 @@ typedef struct CcRoot {
     CC_VEC(CcBreakInfo) seen; /* breaks of the last recorded call, in order */
     CC_VEC(CcBreakInfo) gave_up;
     uint64_t calls, hits, recordings, eager_calls;
+    /* for metrics.c */
+    uint64_t recompiles, breaks, give_ups_seen, recording_ns, compile_ns, errors;
+    struct CcTally before;            /* at the last reset of metrics */
+    CcHistogram *latency;             /* owned; NULL: no call has been timed */
     char *last_failure;               /* text of the last guard that failed */
     int failed_segment, failed_guard; /* the same as numbers (symbolic guards follow the others); -1: none */
     int give_ups;                     /* consecutive */
@@ -153,8 +161,14 @@ CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 /* For tests: a callable that returns a lap's time in ns, given whether it was eager; None: the real clock. */
 void cc_pace_set_clock(PyObject *clock);
 
+/* ---- metrics.c ---- */
+/* calls, hits, recordings ... since the last reset, and the latency of calls that were timed; see _core.pyi */
+CC_MUST CC_NEW PyObject *cc_metrics_dict(const CcRoot *root);
+void cc_metrics_reset(CcRoot *root);
+
 /* ---- observe.c: whoever watches calls ---- */
-extern bool cc_observe_on; /* a listener, or someone who looks at spans */
+extern bool cc_observe_on;        /* a listener, someone who looks at spans, or metrics */
+void cc_observe_metrics(bool on); /* times calls from now on */
 /* The version of the dict that says whether torch's profiler is active, and its value when that was last read */
 extern const uint64_t *cc_observe_profiler;
 extern uint64_t cc_observe_profiler_seen;

@@ -78,9 +78,15 @@ CC_MUST int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *
 /* observe.c: around a call of a root, if anybody watches it */
 typedef struct CcObserved {
     CcSpan span;
+    CcRoot *root;
+    uint64_t start_ns;
 } CcObserved;
 void cc_observe_begin(CcObserved *o, CcRoot *root);
-void cc_observe_end(CcObserved *o);
+void cc_observe_end(CcObserved *o, bool raised);
+
+/* metrics.c: a call of the root took so long */
+void cc_metrics_call(CcRoot *root, uint64_t ns, bool raised);
+int64_t cc_segment_memory(const CcSegment *s); /* the bytes that a run needs at most for values between its steps */
 
 /* tell.c */
 void cc_tell_segment(const CcSegment *s);

@@ -8,6 +8,7 @@ static const uint64_t NEVER;
 const uint64_t *cc_observe_profiler = &NEVER;
 uint64_t cc_observe_profiler_seen;
 
+static bool timing;          /* calls, for metrics */
 static PyObject *profiler;   /* strong: dict of torch.autograd.profiler; NULL: not known */
 static PyObject *make_range; /* strong: torch._C._profiler._RecordFunctionFast */
 static PyObject *listener;   /* strong; NULL: none */
@@ -59,7 +60,12 @@ void cc_observe_deliver(void) {
     PyErr_Restore(type, value, tb);
 }
 
-static void settle(void) { cc_observe_on = cc_log_wanted != 0 || cc_span_on != 0; }
+static void settle(void) { cc_observe_on = cc_log_wanted != 0 || cc_span_on != 0 || timing; }
+
+void cc_observe_metrics(bool on) {
+    timing = on;
+    settle();
+}
 
 void cc_observe_listen(PyObject *callable, uint64_t kinds) {
     cc_observe_deliver();
@@ -129,11 +135,14 @@ int cc_observe_timeline(const char *path) {
 
 void cc_observe_begin(CcObserved *o, CcRoot *root) {
     if (*cc_observe_profiler != cc_observe_profiler_seen) read_profiler();
+    o->root = root;
     o->span.start_ns = 0;
     if (cc_span_on) cc_span_open(&o->span, CC_SPAN_CALL, "%s", cc_root_name(root));
+    o->start_ns = timing ? cc_log_now_ns() : 0;
 }
 
-void cc_observe_end(CcObserved *o) {
+void cc_observe_end(CcObserved *o, bool raised) {
+    if (o->start_ns > 0) cc_metrics_call(o->root, cc_log_now_ns() - o->start_ns, raised);
     cc_span_close(&o->span);
     cc_observe_deliver();
 }

@@ -260,6 +260,7 @@ static void note_give_up(Region *g) {
     }
     keep_give_up(root, why);
     note_end(CC_LOG_GIVE_UP, root, why);
+    root->give_ups_seen++;
     if (g->raised != NULL) root->give_ups--; /* not the recording's failure */
     if (++root->give_ups >= root->knobs.give_up_limit && !g->first &&
         g->point != NULL) { /* segments before it stay in use */
@@ -275,6 +276,7 @@ static void note_give_up(Region *g) {
 /* A break in a loop counts once, however often it occurs. */
 static void note_break(CcRoot *root, const CcBreakInfo *why) {
     note_end(CC_LOG_BREAK, root, why);
+    root->breaks++;
     for (int i = 0; i < root->seen.n; i++)
         if (root->seen.at[i].site == why->site) return;
     CcBreakInfo copy = {0};
@@ -675,6 +677,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     if (cc_span_on) cc_span_open(&span, CC_SPAN_RECORD, "%s", cc_root_name(root));
     char *why = root->entry.n > 0 && root->last_failure != NULL ? cc_mem_text(root->last_failure) : NULL;
     const CcEventKind kind = root->entry.n > 0 ? CC_LOG_RECOMPILE : CC_LOG_RECORD;
+    root->recompiles += kind == CC_LOG_RECOMPILE;
     g.first = true;
     g.mode = *mode;
     g.n_args = n;
@@ -685,6 +688,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     cc_log_more(kind, (CcLogExtra){.start_ns = start}, "%s: %s%s%.1f ms", cc_root_name(root), why != NULL ? why : "",
                 why != NULL ? "; " : "", (double)(cc_log_now_ns() - start) * 1e-6);
     free(why);
+    root->recording_ns += cc_log_now_ns() - start;
     cc_span_close(&span);
     return close_region(&g, r);
 }

@@ -510,6 +510,13 @@ CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace) {
     return s;
 }
 
+int64_t cc_segment_memory(const CcSegment *s) {
+    int64_t most = 0;
+    for (int i = 0; i < s->shape.n; i++)
+        if (s->shape.at[i]->plan != NULL) most = CC_MAX(most, cc_run_memory(s->shape.at[i]->plan));
+    return most;
+}
+
 void cc_segment_free(CcSegment *s) {
     if (s == NULL) return;
     for (int i = 0; i < s->shape.n; i++) cc_shape_free(s->trace, s->shape.at[i]);

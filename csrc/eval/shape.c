@@ -154,6 +154,7 @@ static void keep_symbols(const CcTrace *t, CcShape *shape, PyObject *const *valu
  * symbols. */
 static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol) {
     const CcTrace *t = s->trace;
+    const uint64_t start = cc_log_now_ns();
     CcErr err = {0};
     shape->freeze = cc_freeze_new(shape->graph);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
@@ -166,6 +167,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     }
     if (shape->plan != NULL && s->trains) shape->training = cc_training_new(s, shape->graph);
     if (shape->plan != NULL && s->cuda_graphs) shape->captures = cc_capture_new(s, shape);
+    s->root->compile_ns += cc_log_now_ns() - start;
     if (shape->plan != NULL) {
         cc_tell_plan(s, shape);
         return;

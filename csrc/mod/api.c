@@ -188,6 +188,19 @@ static PyObject *api_timeline(PyObject *m, PyObject *path) {
     Py_RETURN_NONE;
 }
 
+static PyObject *api_time_calls(PyObject *m, PyObject *on) {
+    (void)m;
+    const int yes = PyObject_IsTrue(on);
+    if (yes < 0) return NULL;
+    cc_observe_metrics(yes != 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *api_all_compiled(PyObject *m, PyObject *unused) {
+    (void)m, (void)unused;
+    return cc_types_all();
+}
+
 static PyObject *api_deliver(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
     cc_observe_deliver();
@@ -302,6 +315,8 @@ PyMethodDef cc_api_methods[] = {
      "listen(listener, kinds)\n--\n\nlistener(event, detail) gets events of these kinds (a set of names) when calls end and at graph "
      "breaks; None: no listener."},
     {"timeline", api_timeline, METH_O, "timeline(path or None): begins or ends the timeline; for ccompile.timeline"},
+    {"time_calls", api_time_calls, METH_O, "time_calls(on): whether calls are timed; for ccompile.metrics"},
+    {"all_compiled", api_all_compiled, METH_NOARGS, "all_compiled() -> list of all instances of Compiled"},
     {"deliver", api_deliver, METH_NOARGS, "deliver(): hands events that are queued to the listener now"},
     {"describe", api_describe, METH_NOARGS, "describe() -> str: back-ends, versions, threads"},
     {"cached_files", api_cached_files, METH_NOARGS,

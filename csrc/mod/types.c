@@ -34,6 +34,13 @@ void cc_types_reset_all(void) {
     }
 }
 
+PyObject *cc_types_all(void) {
+    PyObject *list = PyList_New(0);
+    for (Compiled *c = all_compiled; list != NULL && c != NULL; c = c->next)
+        if (PyList_Append(list, (PyObject *)c) < 0) Py_CLEAR(list);
+    return list;
+}
+
 PyObject *cc_types_unwrap(PyObject *o) {
     return compiled_type != NULL && Py_IS_TYPE(o, compiled_type) ? ((Compiled *)o)->fn : NULL;
 }
@@ -184,6 +191,17 @@ static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner) {
     return instance == NULL || instance == Py_None ? Py_NewRef(o) : PyMethod_New(o, instance);
 }
 
+static PyObject *compiled_metrics(PyObject *o, PyObject *unused) {
+    (void)unused;
+    return cc_metrics_dict(&((Compiled *)o)->root);
+}
+
+static PyObject *compiled_reset_metrics(PyObject *o, PyObject *unused) {
+    (void)unused;
+    cc_metrics_reset(&((Compiled *)o)->root);
+    Py_RETURN_NONE;
+}
+
 static PyObject *compiled_report(PyObject *o, PyObject *unused) {
     (void)unused;
     return cc_root_report(root_of((Compiled *)o));
@@ -261,6 +279,9 @@ static PyMethodDef compiled_methods[] = {
     {"__copy__", compiled_copy, METH_NOARGS, NULL},
     {"__deepcopy__", compiled_deepcopy, METH_O, NULL},
     {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
+    {"metrics", compiled_metrics, METH_NOARGS,
+     "metrics() -> dict: counts and times since reset_metrics(); see _core.pyi"},
+    {"reset_metrics", compiled_reset_metrics, METH_NOARGS, "reset_metrics(): counts and times begin at 0"},
     {"report", compiled_report, METH_NOARGS, "report() -> dict: entries, segments, guards, breaks; see _core.pyi"},
     {"reset", compiled_reset, METH_NOARGS, "reset(): drops all entries; the next call records again"},
     {NULL, NULL, 0, NULL},

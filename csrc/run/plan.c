@@ -161,6 +161,8 @@ int cc_run_hosted(const CcPlan *plan, int *step) {
     return -1;
 }
 
+int64_t cc_run_memory(const CcPlan *plan) { return plan->block_bytes; }
+
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
     *out = (CcPlanStats){.steps = plan->step.n, .compile_ms = plan->compile_ms};
     for (int s = 0; s < plan->step.n; s++) {

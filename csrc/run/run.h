@@ -82,6 +82,7 @@ typedef struct CcPlanStats {
 } CcPlanStats;
 /* The next node of the graph that the host runs, from step *step on (first 0), which is moved behind it; -1: none. */
 int cc_run_hosted(const CcPlan *plan, int *step);
+int64_t cc_run_memory(const CcPlan *plan); /* bytes of the block for values between steps */
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out);
 /* prints steps and groups; with CCOMPILE_PROFILE=1 the mean ms of each; with CCOMPILE_DUMP=kernels the LLVM IR */
 void cc_run_print(const CcPlan *plan, CcSbuf *out);

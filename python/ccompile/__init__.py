@@ -10,7 +10,7 @@ from ._setup import load as _load
 
 _load()  # refuses unsupported environments with a one-sentence error before anything else is imported
 
-from . import _core, config  # noqa: E402
+from . import _core, config, metrics  # noqa: E402
 from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
 from .api import compile, counters, disable, events, optimize  # noqa: E402
 from .artifacts import load_cache_artifacts, save_cache_artifacts  # noqa: E402
@@ -69,6 +69,7 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "maybe_mark_dynamic",
+    "metrics",
     "nested_compile_region",
     "optimize",
     "precompile",
