@@ -23,29 +23,29 @@ static struct {
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
 static void put_text(CcSbuf *out, const char *s) {
-    for (; *s; s++) {
-        const unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') cc_sbuf_add(out, "\\%c", c);
-        else if (c < 0x20) cc_sbuf_add(out, "\\u%04x", c);
-        else cc_sbuf_add(out, "%c", c);
+    while (*s) {
+        int plain = 0;
+        while ((unsigned char)s[plain] >= 0x20 && s[plain] != '"' && s[plain] != '\\') plain++;
+        cc_sbuf_add(out, "%.*s", plain, s);
+        s += plain;
+        if (*s == '"' || *s == '\\') cc_sbuf_add(out, "\\%c", *s);
+        else if (*s) cc_sbuf_add(out, "\\u%04x", (unsigned)*s);
+        s += *s != '\0';
     }
 }
 
-/* Writes `event`, a JSON object, and the tail. Takes the text. */
+/* Writes an event that `begin` began, and the tail. Frees the text. */
 static void append(CcSbuf *event) {
-    CcSbuf all = {0};
-    cc_sbuf_add(&all, "%s%s%s", state.first ? "" : ",\n", cc_sbuf_text(event), TAIL);
-    const ssize_t n = pwrite(state.fd, all.text, all.n, (off_t)state.end);
-    if (n == (ssize_t)all.n) {
-        state.end += all.n - (sizeof TAIL - 1);
+    cc_sbuf_add(event, "%s", TAIL);
+    if (pwrite(state.fd, event->text, event->n, (off_t)state.end) == (ssize_t)event->n) {
+        state.end += event->n - (sizeof TAIL - 1);
         state.first = false;
     } else { /* the disk is full: what has been written stays valid */
-        const ssize_t ignored = pwrite(state.fd, TAIL, sizeof TAIL - 1, (off_t)state.end);
-        (void)ignored;
-        (void)!ftruncate(state.fd, (off_t)(state.end + sizeof TAIL - 1));
+        const ssize_t n = pwrite(state.fd, TAIL, sizeof TAIL - 1, (off_t)state.end);
+        const int cut = ftruncate(state.fd, (off_t)(state.end + sizeof TAIL - 1));
+        (void)n, (void)cut;
         cc_span_on &= ~(unsigned)CC_SPANS_TIMELINE;
     }
-    cc_sbuf_free(&all);
     cc_sbuf_free(event);
 }
 
@@ -56,7 +56,8 @@ static void put_number(CcSbuf *out, const char *name, uint64_t ns) {
 /* {"ph": ..., "pid": ..., "tid": ..., "ts": ..., "cat": ..., "name": ... */
 static CcSbuf begin(const char *phase, const char *category, const char *name, uint64_t ns) {
     CcSbuf out = {0};
-    cc_sbuf_add(&out, "{\"ph\": \"%s\", \"pid\": %d, \"tid\": %ld", phase, (int)state.owner, syscall(SYS_gettid));
+    cc_sbuf_add(&out, "%s{\"ph\": \"%s\", \"pid\": %d, \"tid\": %ld", state.first ? "" : ",\n", phase, (int)state.owner,
+                syscall(SYS_gettid));
     put_number(&out, "ts", ns);
     cc_sbuf_add(&out, ", \"cat\": \"%s\", \"name\": \"", category);
     put_text(&out, name);

@@ -166,9 +166,13 @@ void cc_pace_set_clock(PyObject *clock);
 CC_MUST CC_NEW PyObject *cc_metrics_dict(const CcRoot *root);
 void cc_metrics_reset(CcRoot *root);
 
+/* ---- repro.c: an object whose write(description) gets each graph that failed; NULL: none ---- */
+void cc_repro_set_writer(PyObject *writer);
+
 /* ---- observe.c: whoever watches calls ---- */
 extern bool cc_observe_on;        /* a listener, someone who looks at spans, or metrics */
 void cc_observe_metrics(bool on); /* times calls from now on */
+void cc_observe_settle(void);     /* somebody began or ceased to watch */
 /* The version of the dict that says whether torch's profiler is active, and its value when that was last read */
 extern const uint64_t *cc_observe_profiler;
 extern uint64_t cc_observe_profiler_seen;

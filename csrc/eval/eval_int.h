@@ -88,6 +88,13 @@ void cc_observe_end(CcObserved *o, bool raised);
 void cc_metrics_call(CcRoot *root, uint64_t ns, bool raised);
 int64_t cc_segment_memory(const CcSegment *s); /* the bytes that a run needs at most for values between its steps */
 
+/* repro.c */
+bool cc_repro_wanted(void);
+bool cc_repro_waits(void); /* there are descriptions to deliver */
+void cc_repro_deliver(void);
+/* Describes a graph that failed, given an eager run's values and symbols. Keeps a pending error. */
+void cc_repro_keep(const CcSegment *s, PyObject *const *kept, PyObject *const *symbol, const char *why);
+
 /* tell.c */
 void cc_tell_segment(const CcSegment *s);
 void cc_tell_plan(const CcSegment *s, const CcShape *shape);

@@ -48,7 +48,7 @@ static void tell(const CcLogNews *news) {
 }
 
 void cc_observe_deliver(void) {
-    if (!cc_log_pending || delivering || listener == NULL) return;
+    if (delivering || !((cc_log_pending && listener != NULL) || cc_repro_waits())) return;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     delivering = true;
@@ -56,15 +56,16 @@ void cc_observe_deliver(void) {
     const int n = cc_log_take(&news);
     for (int i = 0; i < n && listener != NULL; i++) tell(&news[i]);
     cc_log_drop(news, n);
+    if (!cc_eval_recording()) cc_repro_deliver();
     delivering = false;
     PyErr_Restore(type, value, tb);
 }
 
-static void settle(void) { cc_observe_on = cc_log_wanted != 0 || cc_span_on != 0 || timing; }
+void cc_observe_settle(void) { cc_observe_on = cc_log_wanted != 0 || cc_span_on != 0 || timing || cc_repro_wanted(); }
 
 void cc_observe_metrics(bool on) {
     timing = on;
-    settle();
+    cc_observe_settle();
 }
 
 void cc_observe_listen(PyObject *callable, uint64_t kinds) {
@@ -74,7 +75,7 @@ void cc_observe_listen(PyObject *callable, uint64_t kinds) {
     const int n = cc_log_take(&rest);
     cc_log_drop(rest, n);
     Py_XSETREF(listener, Py_XNewRef(callable));
-    settle();
+    cc_observe_settle();
 }
 
 /* ------------------------------------------------------------------ spans */
@@ -121,7 +122,7 @@ static void read_profiler(void) {
     const bool active = profiler != NULL && PyDict_GetItemString(profiler, "_is_profiler_enabled") == Py_True;
     if (active) cc_span_on |= CC_SPANS_PROFILER;
     else cc_span_on &= ~(unsigned)CC_SPANS_PROFILER;
-    settle();
+    cc_observe_settle();
 }
 
 int cc_observe_timeline(const char *path) {
@@ -129,7 +130,7 @@ int cc_observe_timeline(const char *path) {
     if (path == NULL) cc_timeline_close();
     else if (cc_timeline_open(path, &err) < 0)
         PyErr_SetString(err.status == CC_E_UNSUPPORTED ? PyExc_RuntimeError : PyExc_OSError, err.text);
-    settle();
+    cc_observe_settle();
     return err.status == CC_E_OK ? 0 : -1;
 }
 

@@ -162,6 +162,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     s->plans++;
     if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->python && !t->writes &&
         !cc_verify_shape(s, shape, kept, symbol)) {
+        cc_repro_keep(s, kept, symbol, "the self-check failed");
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
     }

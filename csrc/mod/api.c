@@ -188,6 +188,13 @@ static PyObject *api_timeline(PyObject *m, PyObject *path) {
     Py_RETURN_NONE;
 }
 
+static PyObject *api_set_repro_writer(PyObject *m, PyObject *writer) {
+    (void)m;
+    cc_repro_set_writer(writer != Py_None ? writer : NULL);
+    cc_observe_settle();
+    Py_RETURN_NONE;
+}
+
 static PyObject *api_time_calls(PyObject *m, PyObject *on) {
     (void)m;
     const int yes = PyObject_IsTrue(on);
@@ -315,6 +322,8 @@ PyMethodDef cc_api_methods[] = {
      "listen(listener, kinds)\n--\n\nlistener(event, detail) gets events of these kinds (a set of names) when calls end and at graph "
      "breaks; None: no listener."},
     {"timeline", api_timeline, METH_O, "timeline(path or None): begins or ends the timeline; for ccompile.timeline"},
+    {"set_repro_writer", api_set_repro_writer, METH_O,
+     "set_repro_writer(writer)\n--\n\nwriter.write(description) gets each graph that fails the self-check; None: nobody."},
     {"time_calls", api_time_calls, METH_O, "time_calls(on): whether calls are timed; for ccompile.metrics"},
     {"all_compiled", api_all_compiled, METH_NOARGS, "all_compiled() -> list of all instances of Compiled"},
     {"deliver", api_deliver, METH_NOARGS, "deliver(): hands events that are queued to the listener now"},

@@ -18,6 +18,7 @@ from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
 from .logs import from_environment as _logs_from_environment  # noqa: E402
 from .logs import set_logs  # noqa: E402
 from .report import BreakReason, Explanation, explain  # noqa: E402
+from .repro import from_environment as _repro_from_environment  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
 from .stance import set_stance  # noqa: E402
 from .switch import install, installed, uninstall  # noqa: E402
@@ -40,6 +41,7 @@ for _own in (*_library, precompile, bucketed, reset):
 
 _logs_from_environment()
 _timeline_from_environment()
+_repro_from_environment()
 if _os.environ.get("CCOMPILE_INSTALL", "0") not in ("", "0"):
     install()
 
