@@ -563,7 +563,7 @@ def explained(fn, *args, **kw):
 def breaks(fn, *args, **kw):
     """Our (graphs, breaks) for one call; None when the product is absent."""
     report = explained(fn, *args, **kw)
-    return report and Counts(report.graph_count, report.graph_break_count)
+    return report and Counts(report.graph_count, report.break_count)
 
 
 _dynamo_cache = {}

@@ -53,7 +53,7 @@ def test_counts(name):
     elif not EAGER:
         report = explained(build(p), *p.inputs[0])
         assert report.graph_count == p.graphs
-        assert report.graph_break_count == p.expect or p.expect is None and report.graph_break_count >= 1
+        assert report.break_count == p.expect or p.expect is None and report.graph_break_count >= 1
 
 
 def test_patterns_can_fail():
@@ -154,7 +154,7 @@ def test_calls_of_transforms_are_recorded_for_a_while_only(fn):
 @pytest.mark.skipif(EAGER, reason="needs the product")
 def test_explain_counts_ops():
     report = explained(lambda x: torch.relu(x + 1) * 2, t(3))
-    assert (report.graph_count, report.graph_break_count, report.op_count) == (1, 0, 3)
+    assert (report.graph_count, report.break_count, report.op_count) == (1, 0, 3)
     assert list(report.break_reasons) == []
 
 
@@ -170,7 +170,7 @@ def test_comparison_before_a_branch_is_recorded():
 
     report = explained(branches, torch.ones(2))
     names = [op.name for graph in report.graphs for op in graph.ops]
-    assert report.graph_break_count == 2
+    assert report.break_count == 2
     assert names.count("__lt__") == 2, names
 
 
@@ -393,7 +393,7 @@ def test_disable(name):
     fn = fn() if isinstance(fn, type) else fn
     same(fn, make_args=lambda i: t(3, seed=i) if i % 2 else -t(3, seed=i), calls=6)
     report = explained(fn, t(3))
-    assert EAGER or 1 <= report.graph_break_count <= most
+    assert EAGER or 1 <= report.break_count <= most
 
 
 def test_compile_disabled_is_eager():

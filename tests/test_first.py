@@ -169,7 +169,7 @@ def test_explain_calls_once_and_says_what_gave_up():
 def test_caches_with_tuples_for_keys():
     same(Caching, build=True, make_args=lambda i: (t(3 + i % 2, seed=i), "ab"[: 1 + i // 4]), calls=8, hit=False)
     report = explained(Caching(), t(3), "ab")
-    assert (report.graph_count, report.graph_break_count, report.give_ups) == (1, 0, [])
+    assert (report.graph_count, report.break_count, report.give_ups) == (1, 0, [])
 
 
 def test_a_function_as_a_key_is_told_apart():

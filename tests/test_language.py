@@ -86,16 +86,16 @@ def test_equal(name):
 def test_no_more_breaks_than_dynamo(name):
     callable_of(name)(*arguments(name))  # what torch and the library load or make once is there
     ours, theirs = explained(callable_of(name), *arguments(name)), DYNAMO[name]
-    text = f"ours {ours.graph_count, ours.graph_break_count}, dynamo's {tuple(theirs)}\n{ours}"
+    text = f"ours {ours.graph_count, ours.break_count}, dynamo's {tuple(theirs)}\n{ours}"
     if theirs.graphs:  # else dynamo failed, or left the whole function to eager
-        assert ours.graph_break_count <= theirs.breaks + CASES[name].over, text
+        assert ours.break_count <= theirs.breaks + CASES[name].over, text
 
 
 @pytest.mark.parametrize("name", ["generator_throw", "generator_throw_through"])
 @pytest.mark.skipif(EAGER, reason="needs the product")
 def test_nothing_is_given_up(name):
     report = explained(callable_of(name), *arguments(name))
-    assert (report.graph_count, report.graph_break_count, report.give_ups) == (1, 0, []), str(report)
+    assert (report.graph_count, report.break_count, report.give_ups) == (1, 0, []), str(report)
 
 
 def breaks_of_fourth_call(name):
@@ -147,7 +147,7 @@ def test_dynamo_counts_are_current(name):
 def test_break_in_the_innermost_module():
     """One break, three modules deep: its callers are not split. Dynamo makes a graph for each part of each of them."""
     report = explained(build("ThreeNested"), t(2, 3))
-    assert (report.graph_count, report.graph_break_count) == (2, 1), str(report)
+    assert (report.graph_count, report.break_count) == (2, 1), str(report)
     assert DYNAMO["ThreeNested"].graphs >= 4
     (reason,) = report.break_reasons
     assert reason.line == inspect.getsourcelines(language_modules.Inner.forward)[1] + 2

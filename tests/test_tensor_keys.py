@@ -163,4 +163,4 @@ def test_a_step_of_an_optimizer_breaks_where_dynamo_does_or_less(kind):
     ccompile.reset()
     disabled = hasattr(type(optimizer)._init_group, "_torchdynamo_disable")
     report = ccompile.explain(optimizer.step)()
-    assert report.graph_break_count <= 2 + disabled, str(report)
+    assert report.break_count <= 2 + disabled, str(report)

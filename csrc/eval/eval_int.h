@@ -204,6 +204,32 @@ void cc_training_free(CcTraining *t); /* nodes of autograd's graph that still us
 enum { CC_TRAINING_NOT = CC_CAPTURE_NOT };
 CC_MUST int cc_training_run(CcTraining *t, CcSegmentHost *h);
 void cc_training_print(const CcTraining *t, CcSbuf *out);
+/* For reports: a plan of a stage, or a node that torch runs between stages. */
+typedef struct CcTrainingPart {
+    const char *kind;      /* "forward", "backward", "torch" */
+    int stage;             /* -1: a node */
+    const CcPlan *plan;    /* NULL: torch runs it */
+    int *origin, n_origin; /* [node of the plan's graph] the trace's node, or -1; none for a backward */
+    int node;              /* the trace's node */
+    const char *op, *why;  /* why torch runs it */
+    int saved;             /* tensors that the forward saves; bytes: of all, and of those that the stage makes */
+    int64_t saved_bytes, made_bytes;
+} CcTrainingPart;
+typedef void (*CcTrainingTell)(void *ctx, const CcTrainingPart *part);
+void cc_training_visit(const CcTraining *t, CcTrainingTell tell, void *ctx); /* in the order of the forward */
+
+/* listing.c: plain Python data for reports */
+CC_MUST int cc_listing_put(PyObject *dict, const char *key, PyObject *value); /* steals value; NULL: -1 */
+/* Steals the reference; if the item is NULL, or memory is short, clears the list. */
+void cc_listing_add(PyObject **list, PyObject *item);
+CC_MUST PyObject *cc_listing_text(CcSbuf *sb); /* frees sb */
+typedef struct CcListed {                      /* where a segment belongs */
+    const CcRoot *root;
+    const CcEntry *entry; /* NULL: behind a break */
+    const CcPoint *point; /* NULL: an entry's */
+} CcListed;
+/* Adds the keys nodes, inputs, result and plans (_core.pyi). shape: NULL: none was planned. */
+CC_MUST int cc_listing_fill(PyObject *dict, const CcSegment *s, const CcShape *shape, const CcListed *of);
 
 /* Records a call, or continues from an entry that ended in a break (x has its values). */
 CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames,

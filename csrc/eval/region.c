@@ -28,6 +28,7 @@ typedef struct Region {
     PyObject *kwnames;
     CcMode mode;            /* ambient state when the call began */
     const CcAct *arrays_in; /* cc_stretch_goes_on */
+    uint64_t began;         /* when the trace being recorded began */
     bool counted;           /* this call has already been counted as a recording */
     bool first;             /* the trace being recorded is an entry's */
     CcPoint *point;         /* otherwise: the resume point at which it began */
@@ -82,7 +83,7 @@ static bool strict(const Region *g) {
 
 static void raise_unsupported(const Region *g) {
     const CcBreakInfo *why = &g->unsupported;
-    const struct CcPlace *at = why->n_stack > 0 ? &why->stack[why->n_stack - 1] : NULL;
+    const struct CcPlace *at = cc_break_place(why);
     PyErr_Format(unsupported_class, "%s, but %s (%s) at %U:%d in %U%s%s",
                  g->root->fullgraph ? "fullgraph=True" : "error_on_graph_break(True)",
                  why->text != NULL ? why->text : cc_reason_name(why->reason), cc_reason_name(why->reason),
@@ -288,6 +289,7 @@ static void publish(Region *g) {
     CcTrace *t = cc_rec_take(g->rec);
     if (t == NULL) return;
     t->outer = g->mode;
+    t->record_ns = cc_log_now_ns() - g->began;
     g->root->give_ups = 0;
     if (t->end == CC_END_BREAK) note_break(g->root, &t->brk);
     if (g->first) cc_root_publish_entry(g->root, t, g->n_args, g->kwnames);
@@ -516,6 +518,7 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     cc_log_add(CC_LOG_RECORD, "%s: after a break, line %d", cc_root_name(g->root),
                cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
     g->point = p;
+    g->began = cc_log_now_ns();
     Varying v = {p, acts, n};
     const CcGuardState state = {.acts = acts, .n_acts = n};
     for (int i = 0; i < p->segment.n && !g->root->hints.none; i++)
@@ -672,7 +675,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     root->recorder = &g;
     g.counted = true;
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
-    const uint64_t start = cc_log_now_ns();
+    const uint64_t start = g.began = cc_log_now_ns();
     CcSpan span = {.start_ns = 0};
     if (cc_span_on) cc_span_open(&span, CC_SPAN_RECORD, "%s", cc_root_name(root));
     char *why = root->entry.n > 0 && root->last_failure != NULL ? cc_mem_text(root->last_failure) : NULL;

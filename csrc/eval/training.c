@@ -49,25 +49,31 @@ static bool is_self_contained(const CcTrace *t, const CcNode *n) {
     return is;
 }
 
-/* Whether a stage may contain the node: it is pure, of plain CPU tensors, and has a derivative where one is needed.
- * A view that is a result must share memory with its base, so torch makes it. */
-static bool may_compile(const CcTrace *t, const CcGraph *g, int node) {
+/* Why no stage may contain the node; NULL: one may. It must be pure, of plain CPU tensors, and have a derivative where
+ * one is needed. A view that is a result must share memory with its base, so torch makes it. */
+static const char *refusal(const CcTrace *t, const CcGraph *g, int node) {
+    static const char *const no_derivative = "no derivative of ours";
     const CcNode *n = &g->node.at[node];
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && g->val.at[o->value].grad_changed) return false;
+        if (o->kind == CC_IN_VALUE && g->val.at[o->value].grad_changed) return "requires_grad of an operand changes";
     }
-    if (cc_repeat_takes(n)) return cc_rules_take(g, node);
-    if (n->op == CC_OP_host || n->op == CC_OP_draw || n->flags != 0 || n->n_out == 0 || !is_self_contained(t, n))
-        return false;
+    if (cc_repeat_takes(n)) return cc_rules_take(g, node) ? NULL : no_derivative;
+    if (n->op == CC_OP_draw) return "torch's generator draws its random numbers";
+    if (n->op == CC_OP_host) return "only torch implements this op, or these arguments of it";
+    if (n->flags & CC_N_RANDOM) return "torch's generator draws its random numbers";
+    if (n->flags & CC_N_WRITES) return "it writes to existing memory";
+    if (n->flags != 0 || n->n_out == 0) return "it may have effects that only torch knows";
+    if (!is_self_contained(t, n)) return "it takes an object that an effect makes";
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && !is_plain(&g->val.at[o->value].type)) return false;
+        if (o->kind == CC_IN_VALUE && !is_plain(&g->val.at[o->value].type)) return "no kernel for an operand's dtype";
     }
-    for (int k = 0; k < n->n_out; k++)
-        if (!is_plain(&g->val.at[n->out0 + k].type) || (cc_op_is_view(n->op) && g->val.at[n->out0 + k].is_output))
-            return false;
-    return cc_rules_take(g, node);
+    for (int k = 0; k < n->n_out; k++) {
+        if (!is_plain(&g->val.at[n->out0 + k].type)) return "no kernel for its dtype";
+        if (cc_op_is_view(n->op) && g->val.at[n->out0 + k].is_output) return "a view that is a result";
+    }
+    return cc_rules_take(g, node) ? NULL : no_derivative;
 }
 
 /* Views that host nodes read are made by torch, too. */
@@ -359,7 +365,7 @@ static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
     t->versions.kept = whole;
     cc_versions_split(t->graph, &t->versions);
     bool *host = cc_mem_get((size_t)t->graph->node.n + 1);
-    for (int i = 0; i < t->graph->node.n; i++) host[i] = !may_compile(t->trace, t->graph, i);
+    for (int i = 0; i < t->graph->node.n; i++) host[i] = refusal(t->trace, t->graph, i) != NULL;
     for (cut_graph(t, host); any_stage(t) && !prepare_stages(t, host); cut_graph(t, host)) clear_stages(t);
     const bool again = mark_whole(t, host, whole);
     free(host);
@@ -444,6 +450,57 @@ int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
     outer->at = h.at;
     outer->mismatch = h.mismatch;
     return status;
+}
+
+/* ------------------------------------------------------------------ reports */
+
+static void measure_saved(const Stage *s, CcTrainingPart *part) {
+    const CcGraph *g = s->joint->forward;
+    part->saved = s->joint->saved.n;
+    for (int i = 0; i < s->joint->saved.n; i++) {
+        const CcVal *v = &g->val.at[s->joint->saved.at[i]];
+        const int64_t bytes = cc_type_numel(&v->type) * cc_dtype_info((CcDtype)v->type.dtype)->size;
+        part->saved_bytes += bytes;
+        if (v->def >= 0) part->made_bytes += bytes;
+    }
+}
+
+static void tell_torchs(const CcTraining *t, int node, CcTrainingTell tell, void *ctx) {
+    const CcNode *n = &t->graph->node.at[node];
+    const char *why = refusal(t->trace, t->graph, node);
+    if (why == NULL && cc_op_is_view(n->op)) why = "a view at the border of a stage";
+    tell(ctx, &(CcTrainingPart){.kind = "torch",
+                                .stage = -1,
+                                .op = cc_op_info((CcOpId)n->op)->name,
+                                .node = n->origin,
+                                .why = why != NULL ? why : "a stage of fewer than three ops does not pay"});
+}
+
+static void tell_stage(const CcTraining *t, int stage, CcTrainingTell tell, void *ctx) {
+    const Stage *s = &t->stage.at[stage];
+    CcTrainingPart part = {.kind = "forward", .stage = stage, .plan = s->forward};
+    part.origin = cc_mem_get(((size_t)s->joint->node.n + 1) * sizeof *part.origin);
+    part.n_origin = s->joint->node.n;
+    for (int i = 0; i < s->joint->node.n; i++) {
+        const int node = s->joint->node.at[i];
+        part.origin[i] = node >= 0 ? t->graph->node.at[node].origin : -1;
+    }
+    measure_saved(s, &part);
+    tell(ctx, &part);
+    free(part.origin);
+    for (int k = 0; k < s->backward.n; k++) {
+        const CcPlan *plan = s->backward.at[k]->plan;
+        const char *why = plan == NULL ? "no plan: torch differentiates the stage's ops" : NULL;
+        tell(ctx, &(CcTrainingPart){.kind = "backward", .stage = stage, .plan = plan, .node = -1, .why = why});
+    }
+}
+
+void cc_training_visit(const CcTraining *t, CcTrainingTell tell, void *ctx) {
+    for (int i = 0; i < t->cut.step.n; i++) {
+        const CcStageStep step = t->cut.step.at[i];
+        if (step.node >= 0) tell_torchs(t, step.node, tell, ctx);
+        else tell_stage(t, step.stage, tell, ctx);
+    }
 }
 
 void cc_training_print(const CcTraining *t, CcSbuf *out) {

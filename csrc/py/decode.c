@@ -259,6 +259,11 @@ const CcCode *cc_code_get(PyCodeObject *co) {
     return &code->pub;
 }
 
+PyObject *cc_code_variable(PyCodeObject *co, int slot) {
+    const bool known = slot >= 0 && slot < co->co_nlocalsplus;
+    return known ? Py_NewRef(PyTuple_GET_ITEM(co->co_localsplusnames, slot)) : NULL;
+}
+
 int cc_code_line(const CcCode *code, int pc) {
     if (pc < 0 || pc >= code->n) return -1;
     return PyCode_Addr2Line(code->co, code->insn[pc].real * 2);

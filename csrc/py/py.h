@@ -65,6 +65,8 @@ bool cc_code_closes_quietly(const CcCode *code, int pc, PyObject *globals);
 /* The instruction behind this one as long as nothing jumps by a value; -1: the frame leaves, or raises. */
 int cc_code_onward(const CcCode *code, int pc);
 int cc_code_line(const CcCode *code, int pc); /* source line; -1: unknown */
+/* The name of a local, cell or free variable; NULL (no error): a slot of the stack. */
+CC_NEW PyObject *cc_code_variable(PyCodeObject *co, int slot);
 const char *cc_op_name(CcOp op);
 
 /* ------------------------------------------------------------------ events */

@@ -14,7 +14,15 @@ int cc_action_line(const CcAction *a) {
     return code != NULL ? cc_code_line(code, a->pc) : 0;
 }
 
+/* The innermost frame of the user's code; else act. */
+static const CcAct *users_frame(const CcAct *act) {
+    for (const CcAct *a = act; a != NULL; a = a->prev)
+        if (cc_rec_library(a) == NULL) return a;
+    return act;
+}
+
 CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0) {
+    const CcAct *at = users_frame(act);
     return (CcAction){.form = (uint8_t)spec->form,
                       .arg = (uint8_t)spec->arg,
                       .target = Py_XNewRef(spec->target),
@@ -22,8 +30,8 @@ CcAction cc_node_action(const CcCallSpec *spec, CcAct *act, int args0) {
                       .args0 = args0,
                       .n = spec->n,
                       .name = cc_mem_text(spec->name != NULL ? spec->name : "call"),
-                      .co = act != NULL ? (PyCodeObject *)Py_NewRef((PyObject *)act->co) : NULL,
-                      .pc = act != NULL ? act->pc : 0};
+                      .co = at != NULL ? (PyCodeObject *)Py_NewRef((PyObject *)at->co) : NULL,
+                      .pc = at != NULL ? at->pc : 0};
 }
 
 bool cc_node_nameable(CcRec *rec, PyObject *o, int depth) {

@@ -136,6 +136,18 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     Py_DECREF(want);
 }
 
+const char *cc_rec_library(const CcAct *act) {
+    static const char *const names[] = {"torch", "ccompile"};
+    PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
+    const char *text = module != NULL && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
+    if (text == NULL) PyErr_Clear();
+    for (int i = 0; text != NULL && i < CC_COUNT(names); i++) {
+        const size_t n = strlen(names[i]);
+        if (strncmp(text, names[i], n) == 0 && (text[n] == '\0' || text[n] == '.')) return names[i];
+    }
+    return NULL;
+}
+
 bool cc_rec_in_module(const CcAct *act, const char *name) {
     PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
     return module != NULL && PyUnicode_Check(module) && cc_text_is(module, name);

@@ -25,12 +25,18 @@ typedef struct CcBreakInfo {
     CcReason reason;
     uint64_t site; /* hash of (code, source position): distinguishes two breaks on one line */
     char *text;    /* why, with the name of the callable, attribute or type */
+    char *what;    /* that name; NULL: none */
     int n_stack;
     struct CcPlace {
         PyObject *file, *function; /* strong str */
         int line;
-    } *stack; /* innermost last */
+        const char *library; /* "torch" or "ccompile"; NULL: the user's code */
+    } *stack;                /* innermost last */
 } CcBreakInfo;
+/* The innermost place in the user's code; else the innermost one. NULL: none is known. */
+const struct CcPlace *cc_break_place(const CcBreakInfo *info);
+/* The rows of CC_REWRITE for it, from row *row on (first 0), which is moved behind the one found. False: no more. */
+bool cc_break_rewrite(const CcBreakInfo *info, int *row, const char **before, const char **after);
 void cc_break_clear(CcBreakInfo *info);
 void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from);
 /* The innermost frame outside torch's folder; else the innermost one; NULL: none. */
@@ -128,7 +134,7 @@ typedef struct CcAction {
     PyObject *kwnames; /* strong or NULL */
     int32_t args0, n;  /* recipes: CcTrace.args[args0 .. args0+n) */
     const char *name;  /* for reports; owned */
-    PyCodeObject *co;  /* strong: the user's code that causes it; NULL: unknown */
+    PyCodeObject *co;  /* strong: the innermost code outside torch that causes it; NULL: unknown */
     int32_t pc;        /* of co */
     int32_t after;     /* effects, symbolic steps: number of graph nodes before it */
 } CcAction;
@@ -256,6 +262,7 @@ typedef struct CcTrace {
     }) kept;              /* recorded inputs and outputs of the graph; cc_trace_forget */
     int start_line;
     PyObject *start_file; /* strong */
+    uint64_t record_ns;   /* time that recording took, with the ops that ran meanwhile */
     int instructions;
 } CcTrace;
 /* A symbolic guard as readable text: "x.size(0) > 32 is True". */

@@ -519,6 +519,8 @@ void cc_rec_gives(CcRec *rec, CcAct *act, int guard); /* this guard reads what w
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
 /* the event calls the act directly, without C code in between */
 bool cc_rec_calls(const CcEvent *ev, const CcAct *act);
+/* "torch" or "ccompile", if the frame's code is theirs; else NULL. */
+const char *cc_rec_library(const CcAct *act);
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function belongs to that module */
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt); /* a trace without inputs */
 void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func);   /* by code and defaults */

@@ -9,11 +9,42 @@ static const struct {
 #undef CC_REASON
 };
 
+static const struct {
+    CcReason reason;
+    const char *what, *before, *after;
+} rewrites[] = {
+#define CC_REASON(...)
+#define CC_REWRITE(reason, what, before, after) {CC_R_##reason, what, before, after},
+#include "breaks.def"
+#undef CC_REASON
+};
+
+bool cc_break_rewrite(const CcBreakInfo *info, int *row, const char **before, const char **after) {
+    const char *dot = info->what != NULL ? strrchr(info->what, '.') : NULL;
+    const char *last = dot != NULL ? dot + 1 : info->what != NULL ? info->what : "";
+    while (*row < CC_COUNT(rewrites)) {
+        const int i = (*row)++;
+        if (rewrites[i].reason != info->reason) continue;
+        if (*rewrites[i].what != '\0' && strcmp(rewrites[i].what, last) != 0) continue;
+        *before = rewrites[i].before;
+        *after = rewrites[i].after;
+        return true;
+    }
+    return false;
+}
+
+const struct CcPlace *cc_break_place(const CcBreakInfo *info) {
+    for (int i = info->n_stack - 1; i >= 0; i--)
+        if (info->stack[i].library == NULL) return &info->stack[i];
+    return info->n_stack > 0 ? &info->stack[info->n_stack - 1] : NULL;
+}
+
 const char *cc_reason_name(CcReason r) { return reasons[r].name; }
 const char *cc_reason_advice(CcReason r) { return reasons[r].advice; }
 
 void cc_break_clear(CcBreakInfo *info) {
     free(info->text);
+    free(info->what);
     for (int i = 0; i < info->n_stack; i++) {
         Py_CLEAR(info->stack[i].file);
         Py_CLEAR(info->stack[i].function);
@@ -27,6 +58,7 @@ void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from) {
     cc_break_clear(to);
     *to = *from;
     to->text = from->text != NULL ? cc_mem_text(from->text) : NULL;
+    to->what = from->what != NULL ? cc_mem_text(from->what) : NULL;
     to->stack = cc_mem_get(((size_t)from->n_stack + 1) * sizeof *to->stack);
     for (int i = 0; i < from->n_stack; i++) {
         to->stack[i] = from->stack[i];
@@ -81,6 +113,7 @@ void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what
     snprintf(text, sizeof text, reasons[reason].why, what != NULL ? what : "");
 #pragma GCC diagnostic pop
     rec->why.text = cc_mem_text(text);
+    rec->why.what = what != NULL ? cc_mem_text(what) : NULL;
     int n = 0;
     for (const CcAct *a = act; a != NULL; a = a->prev) n++;
     rec->why.stack = cc_mem_get(((size_t)n + 1) * sizeof *rec->why.stack);
@@ -88,7 +121,7 @@ void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what
     rec->why.site = site_of(act);
     for (const CcAct *a = act; a != NULL; a = a->prev)
         rec->why.stack[--n] = (struct CcPlace){Py_NewRef(a->co->co_filename), Py_NewRef(a->co->co_qualname),
-                                               cc_code_line(a->code, a->pc)};
+                                               cc_code_line(a->code, a->pc), cc_rec_library(a)};
 }
 
 void cc_sites_cut(CcSites *sites, int n) {

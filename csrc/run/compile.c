@@ -32,7 +32,8 @@ typedef struct Compile {
     /* a HOST step would have to do what only kernels and products can: compile again with these nodes banned or
      * apart */
     bool stuck;
-    unsigned skipped; /* skipped passes (CcGroupRules) */
+    const char *host_why; /* host_only: why */
+    unsigned skipped;     /* skipped passes (CcGroupRules) */
 } Compile;
 
 /* Logs each text once per process: a missing library or a refused op is one line, not thousands. */
@@ -114,6 +115,7 @@ static void add_host_steps(Compile *c, const CcGroup *group) {
         if (stuck) c->banned[c->g->node.at[node].origin] = true;
         c->stuck = c->stuck || stuck;
         add_step(c, CC_STEP_HOST, &group->node[i], 1, NULL);
+        cc_vec_last(&c->plan->step).why = c->host_only ? c->host_why : cc_why_torch(c->g, node, &rules);
     }
 }
 
@@ -285,11 +287,16 @@ static void compile_program(const Compile *c, const CcGroups *groups) {
  * first frees them, since reading them back takes 4 ms (Zen 4). */
 static void make_work(Compile *c, const CcGroups *groups) {
     const bool first = !cc_reclaim_pending();
+    const uint64_t begin = cc_log_now_ns();
     if (c->on.cuda) compile_program(c, groups);
     for (int i = 0; i < groups->n; i++) c->started[i] = start(c, &groups->at[i]);
     if (first) cc_jit_forget();
+    const uint64_t between = cc_log_now_ns();
     for (int i = 0; i < groups->n; i++) c->prim[i] = try_prim(c, &groups->at[i]);
+    const uint64_t primitives = cc_log_now_ns() - between;
     for (int i = 0; i < groups->n; i++) c->launch[i] = finish(c, &c->started[i]);
+    c->plan->primitives_ms += (double)primitives * 1e-6;
+    c->plan->kernels_ms += (double)(cc_log_now_ns() - begin - primitives) * 1e-6;
 }
 
 static int prepare(Compile *c, CcErr *err) {
@@ -429,7 +436,9 @@ static int build_best(Compile *c, CcErr *err) {
         if (round == MAX_ROUNDS && !c->host_only)
             cc_log_add(CC_LOG_FALLBACK, "back-ends refused nodes in %d rounds of passes: compiled without passes",
                        MAX_ROUNDS);
+        const uint64_t begin = cc_log_now_ns();
         CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
+        c->plan->passes_ms += (double)(cc_log_now_ns() - begin) * 1e-6;
         if (own && c->measures) {
             own->measures = true;
             own->input_bytes = input_bytes(g);
@@ -465,6 +474,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
                  .plan = plan,
                  .deflt = (CcDtype)options->default_dtype,
                  .host_only = options->host_only,
+                 .host_why = "torch runs all ops of this plan",
                  .no_dnnl = options->no_dnnl,
                  .autotune = options->autotune,
                  .measures = options->measures,
@@ -477,10 +487,12 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {
         cc_log_add(CC_LOG_VERIFY, "%s", why.text);
         c.host_only = true;
+        c.host_why = "the graph is not well-formed (see events)";
     }
     if (!c.host_only && cc_device_choose(g, &c.on, &why) < 0) {
         say_once(CC_LOG_FALLBACK, &why);
         c.host_only = true;
+        c.host_why = "its GPU cannot be used (see events)";
         c.on = (CcOnDevice){0};
     }
     plan->on = c.on;

@@ -25,7 +25,7 @@ typedef struct Layout {
     int *last;           /* [value]: the step in which it dies; -1: never, or its place was handed on */
     int64_t *place;      /* [value]: offset; -1: not in the block */
     CC_VEC(Span) free;   /* sorted by place; neighbours touch only if freed at different steps */
-    int64_t top;
+    int64_t top, apart;  /* bytes so far, and without reuse */
 } Layout;
 
 /* Values that kernels or library calls make and that only such steps read. */
@@ -202,8 +202,9 @@ static void add_results(Layout *l, int s) {
         const CcNode *n = &l->g->node.at[step->node[i]];
         for (int k = 0; k < n->n_out; k++) {
             const int value = cc_graph_base(l->g, n->out0 + k);
-            if (l->private[value] && l->last[value] >= 0 && l->place[value] < 0)
-                l->place[value] = take_span(l, bytes_of_value(l, value));
+            if (!l->private[value] || l->last[value] < 0) continue;
+            l->apart += bytes_of_value(l, value);
+            if (l->place[value] < 0) l->place[value] = take_span(l, bytes_of_value(l, value));
         }
     }
 }
@@ -219,6 +220,7 @@ static void add_scratch(Layout *l, int s) {
     CcStep *step = &l->plan->step.at[s];
     const size_t bytes = (scratch_of(step) + ALIGN - 1) / ALIGN * ALIGN;
     if (!bytes) return;
+    l->apart += (int64_t)bytes;
     step->scratch = take_span(l, (int64_t)bytes);
     free_span(l, step->scratch, (int64_t)bytes, s);
 }
@@ -272,6 +274,7 @@ int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err) {
         free_dying(&l, s);
     }
     plan->block_bytes = l.top;
+    plan->apart_bytes = l.apart;
     keep_host_drops(plan);
     cc_vec_free(&l.free);
     free(last);

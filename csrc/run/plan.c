@@ -164,7 +164,13 @@ int cc_run_hosted(const CcPlan *plan, int *step) {
 int64_t cc_run_memory(const CcPlan *plan) { return plan->block_bytes; }
 
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out) {
-    *out = (CcPlanStats){.steps = plan->step.n, .compile_ms = plan->compile_ms};
+    *out = (CcPlanStats){.steps = plan->step.n,
+                         .compile_ms = plan->compile_ms,
+                         .passes_ms = plan->passes_ms,
+                         .kernels_ms = plan->kernels_ms,
+                         .primitives_ms = plan->primitives_ms,
+                         .block_bytes = plan->block_bytes,
+                         .apart_bytes = plan->apart_bytes};
     for (int s = 0; s < plan->step.n; s++) {
         const CcStep *step = &plan->step.at[s];
         if (step->kind == CC_STEP_HOST) out->host_steps++;
@@ -201,8 +207,32 @@ static void print_code(const CcLaunch *launch, CcSbuf *out) {
     else cc_kcache_text(launch->loop, out);
 }
 
-void cc_run_print(const CcPlan *plan, CcSbuf *out) {
+static double mean_ms(const CcPlan *plan, int step) {
+    return plan->runs ? (double)plan->spent_ns[step] * 1e-6 / (double)plan->runs : 0;
+}
+
+CcPlanStep cc_run_step(const CcPlan *plan, int step) {
+    const CcStep *s = &plan->step.at[step];
+    const char *kind = s->kind == CC_STEP_KERNEL ? "kernel" : s->kind == CC_STEP_HOST ? "torch" : s->family->name;
+    return (CcPlanStep){.kind = kind, .why = s->why, .n_node = s->n_node, .ms = mean_ms(plan, step)};
+}
+
+int cc_run_step_node(const CcPlan *plan, int step, int i, const char **op) {
+    const int node = plan->step.at[step].node[i];
+    *op = cc_op_info((CcOpId)plan->node[node].op)->name;
+    return plan->node[node].origin;
+}
+
+static void print_dumped(const CcStep *step, CcSbuf *out) {
     const char *dump = getenv("CCOMPILE_DUMP");
+    if (step->kind != CC_STEP_KERNEL || !dump || strcmp(dump, "graph") == 0) return;
+    print_loop(step->work, out);
+    if (strcmp(dump, "kernels") == 0) print_code(step->work, out);
+}
+
+void cc_run_step_text(const CcPlan *plan, int step, CcSbuf *out) { print_dumped(&plan->step.at[step], out); }
+
+void cc_run_print(const CcPlan *plan, CcSbuf *out) {
     if (plan->rewritten) cc_sbuf_add(out, "%s", plan->rewritten);
     if (plan->block_bytes) cc_sbuf_add(out, "memory: %lld bytes\n", (long long)plan->block_bytes);
     for (int s = 0; s < plan->step.n; s++) {
@@ -214,11 +244,9 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (step->family && step->family->way) cc_sbuf_add(out, " by %s", step->family->way(step->work));
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
-        if (plan->runs) cc_sbuf_add(out, " %.3f ms", (double)plan->spent_ns[s] * 1e-6 / (double)plan->runs);
+        if (plan->runs) cc_sbuf_add(out, " %.3f ms", mean_ms(plan, s));
         cc_sbuf_add(out, "\n");
-        if (step->kind != CC_STEP_KERNEL || !dump || strcmp(dump, "graph") == 0) continue;
-        print_loop(step->work, out);
-        if (strcmp(dump, "kernels") == 0) print_code(step->work, out);
+        print_dumped(step, out);
     }
 }
 

@@ -78,12 +78,26 @@ void cc_memory_trim(void); /* frees the memory that is kept for the next call */
 typedef struct CcPlanStats {
     int steps, host_steps, kernels, primitives, fused_nodes;
     int launches; /* host cost of a run, in kernel launches; torch's own calls count as about two */
-    double compile_ms;
+    /* passes, kernels and primitives are parts of the whole; LLVM's own process compiles kernels meanwhile */
+    double compile_ms, passes_ms, kernels_ms, primitives_ms;
+    int64_t block_bytes, apart_bytes; /* memory of intermediate results in a call; without reuse */
 } CcPlanStats;
 /* The next node of the graph that the host runs, from step *step on (first 0), which is moved behind it; -1: none. */
 int cc_run_hosted(const CcPlan *plan, int *step);
 int64_t cc_run_memory(const CcPlan *plan); /* bytes of the block for values between steps */
 void cc_run_stats(const CcPlan *plan, CcPlanStats *out);
+/* For reports: one step of a plan. */
+typedef struct CcPlanStep {
+    const char *kind; /* "kernel", the family of a library call, or "torch" */
+    const char *why;  /* torch: why not a kernel */
+    int n_node;
+    double ms; /* with CCOMPILE_PROFILE=1, the mean; else 0 */
+} CcPlanStep;
+CcPlanStep cc_run_step(const CcPlan *plan, int step); /* 0 <= step < CcPlanStats.steps */
+/* The node of the given graph that the step's i-th node implements, wholly or in part; *op: what it computes. */
+int cc_run_step_node(const CcPlan *plan, int step, int i, const char **op);
+/* The source of the step's kernel, with CCOMPILE_DUMP=kernels: loop, and LLVM IR or CUDA C */
+void cc_run_step_text(const CcPlan *plan, int step, CcSbuf *out);
 /* prints steps and groups; with CCOMPILE_PROFILE=1 the mean ms of each; with CCOMPILE_DUMP=kernels the LLVM IR */
 void cc_run_print(const CcPlan *plan, CcSbuf *out);
 void cc_run_print_fused(const CcPlan *plan, CcSbuf *out); /* steps that perform several ops */

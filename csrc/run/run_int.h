@@ -35,6 +35,7 @@ typedef struct CcStep {
     bool transposed;            /* stores its result column by column */
     bool channels_last;         /* its result is channels-last */
     bool follows;               /* HOST: a convolution with a channels-last operand or result */
+    const char *why;            /* HOST: why not a kernel */
     int32_t drop0, n_drop;      /* values that die with this step: plan->drop[drop0 ..] */
     const CcPrimFamily *family; /* PRIMITIVE */
     void *work;                 /* KERNEL: CcLaunch; PRIMITIVE: built by its family */
@@ -66,6 +67,7 @@ struct CcPlan {
     CC_VEC(int64_t) place;
     CC_VEC(bool) early; /* [value]: another value uses its memory before it is made */
     int64_t block_bytes;
+    int64_t apart_bytes;   /* what the values in the block would take without reuse */
     CC_VEC(CcRange) range; /* inputs that `apart` names, each once */
     CC_VEC(CcApart) apart; /* inputs that must not overlap: one is written while the other is read */
     CcArena *arena;        /* owns everything that the steps point to */
@@ -74,7 +76,7 @@ struct CcPlan {
         uint16_t op;
         int32_t origin;
     } *node; /* of the rewritten graph, for cc_run_print */
-    double compile_ms;
+    double compile_ms, passes_ms, kernels_ms, primitives_ms;
     uint64_t *spent_ns; /* [step], with CCOMPILE_PROFILE=1, else NULL */
     char *rewritten;    /* the graph after all passes, with CCOMPILE_DUMP=graph, else NULL */
     uint64_t runs;
@@ -248,6 +250,9 @@ bool cc_choose_may(const CcChoice *c);  /* several ways, and large enough to be 
 int cc_choose_known(const CcChoice *c); /* an earlier measurement's way, in this process or on disk; -1: none */
 /* Measures on the operands of a call, whose result is undefined afterwards. Any thread. */
 CcWayKind cc_choose_measure(const CcChoice *c, const CcPrimCall *call);
+
+/* why.c: why torch runs a node that no back-end takes. */
+const char *cc_why_torch(const CcGraph *g, int node, const CcGroupRules *rules);
 
 /* plan.c */
 void cc_plan_clear(CcPlan *plan); /* removes all steps */

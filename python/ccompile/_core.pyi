@@ -12,12 +12,51 @@ class BreakDict(TypedDict):
     file: str
     line: int
     site: int
-    user_stack: list[tuple[str, int, str]]
+    user_stack: list[tuple[str, int, str, str | None]]  # file, line, function, library
+    rewrites: list[tuple[str, str]]
+
+class InputDict(TypedDict):
+    value: int
+    source: str
+    out: str
 
 class NodeDict(TypedDict):
     op: str
     name: str
+    method: bool
+    sequence: bool  # the result is a sequence of the values
+    target: str
+    args: list[Any]  # constants, or [kind, what]: csrc/eval/listing.c
+    kwargs: dict[str, Any]
+    values: list[int]
     out: list[str]
+    file: str | None
+    line: int
+    function: str | None
+    first_line: int
+    runs: list[list[int]]  # [plan, step]
+    why: str | None
+
+class StepDict(TypedDict):
+    kind: str
+    why: str | None
+    ops: list[str]
+    ms: float
+    source: str
+
+class PlanDict(TypedDict, total=False):
+    name: str
+    steps: list[StepDict]
+    block_bytes: int
+    apart_bytes: int
+    compile_ms: float
+    passes_ms: float
+    kernels_ms: float
+    primitives_ms: float
+    why: str  # there is no plan
+    saved: int
+    saved_bytes: int
+    made_bytes: int
 
 SegmentDict = TypedDict(
     "SegmentDict",
@@ -28,6 +67,9 @@ SegmentDict = TypedDict(
         "guards": list[str],
         "guard_steps": int,
         "nodes": list[NodeDict],
+        "inputs": list[InputDict],
+        "result": Any,
+        "plans": list[PlanDict],
         "symbols": list[str],
         "shapes": int,
         "graph_text": str,
@@ -35,6 +77,8 @@ SegmentDict = TypedDict(
         "end": str,
         "break": BreakDict | None,
         "hits": int,
+        "record_ms": float,
+        "cuda_graphs": str,
     },
 )
 

@@ -96,7 +96,7 @@ def measure(workload: Workload, seconds: float = 3.0, mode: str | None = None) -
         "speedup": eager_ms / steady_ms,
         "max_error": error,
         "graphs": explanation.graph_count,
-        "breaks": explanation.graph_break_count,
+        "breaks": explanation.break_count,
         "give_ups": len(explanation.give_ups),
         "target": workload.target,
     }  # fmt: skip

@@ -1,14 +1,25 @@
-"""explain: runs a callable once on a fresh Compiled and reports what was compiled, and where it broke, why, and what to
-do about it."""
+"""explain: runs a callable on a fresh Compiled and reports what was compiled, what runs it, and where it broke, why,
+and what to do about it."""
 
+import contextlib
+import inspect
 import linecache
 import os
+import types
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from . import _core
 from .api import compile, compiled_of
+from .nodes import Node, Op, code, fx_text, nodes_of
+
+# A recording that gives up leaves a mark, and the next one breaks there. So many calls follow the first one until a
+# recording sticks.
+REPEATS = 4
 
 
 @dataclass(frozen=True)
@@ -17,72 +28,140 @@ class BreakReason:
 
     reason: str  # id of the row in breaks.def
     text: str  # the sentence for this occurrence
-    file: str
+    file: str | None  # the innermost place in the user's code
     line: int
     advice: str = ""
     user_stack: tuple[tuple[str, int, str], ...] = ()  # (file, line, function), outermost first
+    libraries: tuple[str | None, ...] = ()  # of each frame: "torch", "ccompile", or None: the user's
+    rewrites: tuple[tuple[str, str], ...] = ()  # code that breaks for this reason, and what to write instead
 
     @classmethod
     def of(cls, found: Any) -> "BreakReason":
-        stack = tuple((str(file), int(line), str(function)) for file, line, function in found["user_stack"])
-        return cls(found["reason"], found["text"], found["file"], found["line"], found["advice"], stack)
+        stack = tuple((str(file), int(line), str(function)) for file, line, function, _ in found["user_stack"])
+        libraries = tuple(library for _, _, _, library in found["user_stack"])
+        rewrites = tuple((before, after) for before, after in found["rewrites"])
+        place = found["file"], found["line"]
+        return cls(found["reason"], found["text"], *place, found["advice"], stack, libraries, rewrites)
 
     @property
     def function(self) -> str:
-        return self.user_stack[-1][2] if self.user_stack else ""
+        """The function at `file` and `line`."""
+        frames = list(zip(self.user_stack, self.libraries, strict=True))
+        mine = [frame for frame, library in frames if library is None] or list(self.user_stack)
+        return mine[-1][2] if mine else ""
 
     def __str__(self) -> str:
-        lines = [f"{self.text} [{self.reason}]"]
-        stack = self.user_stack or ((self.file, self.line, ""),)
-        for file, line, function in stack:
-            source = linecache.getline(file, line).strip()
-            lines.append(f"  at {_short(file)}:{line}" + (f" in {function}" if function else ""))
-            if source:
-                lines.append(f"       {source}")
+        lines = [self.head, *self._frames()]
         if self.advice:
             lines.append(f"  what to do: {self.advice}")
+        for before, after in self.rewrites:
+            lines += ["  for example, instead of", *_indented(before), "  write", *_indented(after)]
         return "\n".join(lines)
 
-
-@dataclass(frozen=True)
-class Op:
-    op: str
-    name: str
-    out: tuple[str, ...]  # types of its results: "f32[8, 64] cpu"
-
     @property
-    def target(self) -> str:
-        """torch.fx's name for `op`."""
-        return self.op
+    def head(self) -> str:
+        return f"{self.text} [{self.reason}]"
+
+    def _frames(self) -> list[str]:
+        """The frames, innermost first; neighbours in a library are one line."""
+        lines: list[str] = []
+        folded: list[str] = []
+        for (file, line, function), library in zip(reversed(self.user_stack), reversed(self.libraries), strict=True):
+            if library is not None:
+                folded.append(library)
+                continue
+            lines += _fold(folded)
+            lines.append(f"  at {_short(file)}:{line}" + (f" in {function}" if function else ""))
+            source = linecache.getline(file, line).strip()
+            if source:
+                lines.append(f"       {source}")
+        return lines + _fold(folded)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The ops between two breaks, and how they were compiled."""
+    """The ops between two breaks, and how they were compiled. Reads like the torch.fx.GraphModule of torch's explain:
+    `nodes`, `graph`, `code` and `print_readable`; print it for fx's text."""
 
     root: str
     start: str  # file:line of its first instruction
     end: str  # "return", "break" or "exit"
     ops: tuple[Op, ...]
+    nodes: tuple[Node, ...]
     guards: tuple[str, ...]
-    text: str
-    plan: str
+    text: str  # as the compiler prints it
+    plan: str  # the same
+    plans: tuple[dict[str, Any], ...]  # steps, memory and times of each plan; a training graph has some per stage
     hits: int
     cuda_graphs: str  # their state; "": nothing runs on a GPU, or the mode does not use them
+    record_ms: float  # with the ops that ran meanwhile
+
+    @classmethod
+    def of(cls, root: str, segment: Any, parameters: list[str]) -> "Graph":
+        ops = tuple(map(Op.of, segment["nodes"]))
+        start = segment["start"]
+        if _is_torchs(start) and ops and ops[0].file is not None:
+            start = f"{ops[0].file}:{ops[0].line}"
+        return cls(
+            root,
+            start,
+            segment["end"],
+            ops,
+            nodes_of(segment, parameters),
+            tuple(segment["guards"]),
+            segment["graph_text"],
+            segment["plan_text"],
+            tuple(segment["plans"]),
+            segment["hits"],
+            segment["cuda_graphs"],
+            segment["record_ms"],
+        )
 
     @property
-    def nodes(self) -> tuple[Op, ...]:
-        """torch.fx's name for `ops`."""
-        return self.ops
+    def graph(self) -> "Graph":
+        """Itself: torch's explain gives GraphModules, which have their nodes in `graph`."""
+        return self
+
+    @property
+    def code(self) -> str:
+        """A Python function that computes what the graph does."""
+        return code(self.nodes)
+
+    @property
+    def summary(self) -> str:
+        return f"{self.root} from {_short(self.start)}: {many(len(self.ops), 'op')}, ends in {self.end}"
+
+    @property
+    def torch_ops(self) -> list[tuple[Op, str]]:
+        """The ops that run through torch, and why."""
+        return [(op, op.why_torch) for op in self.ops if op.why_torch is not None]
+
+    @property
+    def kernels(self) -> list[tuple[str, str, str]]:
+        """(plan, name, source) of each kernel and library call; there is a source with CCOMPILE_DUMP=kernels."""
+        return [
+            (plan["name"], kernel_name(step), step["source"])
+            for plan in self.plans
+            for step in plan["steps"]
+            if step["kind"] != "torch"
+        ]
+
+    def print_readable(self, print_output: bool = True) -> str:
+        """`code` with types and the user's lines; prints it, and returns it."""
+        text = code(self.nodes, readable=True)
+        if print_output:
+            print(text)
+        return text
 
     def __str__(self) -> str:
-        return f"{self.root} from {_short(self.start)}: {_many(len(self.ops), 'op')}, ends in {self.end}"
+        return fx_text(self.nodes)
 
 
 @dataclass
 class Explanation:
-    """The result of `explain`; print it. It counts as torch._dynamo.explain does: places where a graph with at least
-    one op begins, and places where the call broke (a break in a loop counts once)."""
+    """The result of `explain`; print it. graph_count, graph_break_count, op_count and ops_per_graph count as
+    torch._dynamo.explain does: graphs with at least one op (variants of one place count once), graphs - 1, and calls
+    of functions but not of methods. break_count and node_count are ours: places where the call broke, tensor ops."""
 
     name: str
     graphs: list[Graph] = field(default_factory=list)
@@ -91,10 +170,12 @@ class Explanation:
     last_guard_failure: str | None = None
     slower_than_eager: tuple[float, float] | None = None  # us per call, compiled and eager; it now runs eagerly
     result: Any = field(default=None, repr=False)  # result of the explained call
+    repeats: int = 0  # calls after the first one, until no recording gave up
 
     @classmethod
-    def of(cls, name: str, report: Any, result: Any = None) -> "Explanation":
-        """Builds it from the dict that Compiled.report() returns."""
+    def of(cls, compiled: "_core.Compiled", result: Any = None, repeats: int = 0) -> "Explanation":
+        """Explains what the Compiled has recorded so far."""
+        report = compiled.report()
         # Variants of one place (other sizes, branches or loop iterations) count as one graph.
         places = {
             (entry["root"], segment["point"]): (entry, segment)
@@ -102,23 +183,12 @@ class Explanation:
             for segment in reversed(entry["segments"])
             if segment["nodes"]
         }
-        graphs = [
-            Graph(
-                entry["root"],
-                segment["start"],
-                segment["end"],
-                tuple(Op(node["op"], node["name"], tuple(node["out"])) for node in segment["nodes"]),
-                tuple(segment["guards"]),
-                segment["graph_text"],
-                segment["plan_text"],
-                segment["hits"],
-                segment["cuda_graphs"],
-            )
-            for entry, segment in reversed(places.values())
-        ]
+        parameters = _parameters(compiled)
+        graphs = [Graph.of(entry["root"], segment, parameters) for entry, segment in reversed(places.values())]
         breaks = [BreakReason.of(found) for found in report["breaks_seen"]]
         give_ups = [BreakReason.of(found) for found in report["give_ups"]]
-        return cls(name, graphs, breaks, give_ups, report["last_guard_failure"], report["slower_than_eager"], result)
+        state = report["last_guard_failure"], report["slower_than_eager"]
+        return cls(compiled.__name__, graphs, breaks, give_ups, *state, result, repeats)
 
     @property
     def graph_count(self) -> int:
@@ -126,30 +196,52 @@ class Explanation:
 
     @property
     def graph_break_count(self) -> int:
+        return max(self.graph_count - 1, 0)
+
+    @property
+    def break_count(self) -> int:
         return len(self.break_reasons)
 
     @property
     def op_count(self) -> int:
+        return sum(map(len, self.ops_per_graph))
+
+    @property
+    def node_count(self) -> int:
         return sum(len(graph.ops) for graph in self.graphs)
 
     @property
-    def ops_per_graph(self) -> list[list[str]]:
-        return [[op.op for op in graph.ops] for graph in self.graphs]
+    def ops_per_graph(self) -> list[list[Any]]:
+        return [[node.target for node in graph.nodes if node.op == "call_function"] for graph in self.graphs]
 
     @property
     def out_guards(self) -> list[str]:
         return [guard for graph in self.graphs for guard in graph.guards]
 
+    @property
+    def phases(self) -> dict[str, float]:
+        """Milliseconds by phase: recording (with the ops that ran meanwhile), passes, kernels, primitives (library
+        calls), and the rest of planning. Kernels are found on disk, or LLVM compiles them in a process of its own."""
+        plans = [plan for graph in self.graphs for plan in graph.plans if plan["steps"]]
+        spent = {name: sum(plan[f"{name}_ms"] for plan in plans) for name in ("passes", "kernels", "primitives")}
+        whole = sum(plan["compile_ms"] for plan in plans)
+        recording = sum(graph.record_ms for graph in self.graphs)
+        return {"recording": recording, **spent, "planning": whole - sum(spent.values())}
+
+    @property
+    def compile_times(self) -> str:
+        """`phases` as a table."""
+        return "\n".join(["Phase, ms", *(f"{name}, {ms:.2f}" for name, ms in self.phases.items())])
+
     def __str__(self) -> str:
         counts = [
-            _many(self.graph_count, "graph"),
-            _many(self.graph_break_count, "graph break"),
-            _many(self.op_count, "op"),
+            many(self.graph_count, "graph"),
+            many(self.break_count, "graph break"),
+            many(self.node_count, "op"),
         ]
         if self.give_ups:
-            counts.append(_many(len(self.give_ups), "give-up"))
-        parts = [f"{self.name}: {', '.join(counts)}"]
-        # the lines that torch._dynamo.explain prints, which scripts look for
+            counts.append(many(len(self.give_ups), "give-up"))
+        parts = [f"{self.name}: {', '.join(counts)}; as torch._dynamo.explain counts:"]
         parts += [
             f"Graph Count: {self.graph_count}",
             f"Graph Break Count: {self.graph_break_count}",
@@ -158,29 +250,37 @@ class Explanation:
         if self.slower_than_eager is not None:
             ours, eager = self.slower_than_eager
             parts.append(f"Slower than eager ({ours:.0f} us per call, eager {eager:.0f} us): runs eagerly")
-        given_up = "Given up (CPython ran the rest; if possible, the next call breaks there instead)"
-        for title, found in (("Graph breaks", self.break_reasons), (given_up, self.give_ups)):
-            if found:
-                parts.append(f"\n{title}\n" + "\n".join(_numbered(i, str(one)) for i, one in _folded(found)))
+        if self.break_reasons:
+            parts.append("\nGraph breaks")
+            parts += [_numbered(i, str(one)) for i, one in _grouped(self.break_reasons)]
+        if self.give_ups:
+            parts.append("\nGiven up (CPython ran the rest of that call; if possible, later calls break there instead)")
+            parts += [_numbered(i, self._given_up(one)) for i, one in _grouped(self.give_ups)]
         if self.graphs:
             parts.append("\nGraphs")
-            for i, graph in enumerate(self.graphs, 1):
-                parts.append(
-                    _numbered(str(i), "\n".join([str(graph), *_table(graph.ops), *filter(None, [graph.cuda_graphs])]))
-                )
+            parts += [_numbered(str(i), _described(graph)) for i, graph in enumerate(self.graphs, 1)]
+            parts.append("\nTime: " + ", ".join(f"{name} {ms:.1f} ms" for name, ms in self.phases.items()))
         return "\n".join(parts)
+
+    def _given_up(self, one: BreakReason) -> str:
+        """Its text; only the head if a later recording broke there."""
+        for i, broken in enumerate(self.break_reasons, 1):
+            if (one.file, one.line) == (broken.file, broken.line):
+                return f"{one.head}, now graph break {i}"
+        return str(one)
 
     def print_guards(self) -> None:
         """Prints one line per guard, by graph."""
         for i, graph in enumerate(self.graphs, 1):
-            print(f"graph {i}: {_many(len(graph.guards), 'guard')}")
+            print(f"graph {i}: {many(len(graph.guards), 'guard')}")
             for guard in graph.guards:
                 print(f"  {guard}")
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """explain(fn)(*args, **kwargs) runs fn once, with its side effects, and returns an Explanation of how it was
-    compiled. explain(fn, *args, **kwargs) does the same for at least one argument."""
+    """explain(fn)(*args, **kwargs) runs fn, with its side effects, and returns an Explanation of how it was compiled.
+    Where the recording gives up, the call is repeated, up to four times, until one sticks, as later calls would do;
+    a repeat that raises is the last one. explain(fn, *args, **kwargs) does the same for at least one argument."""
     if isinstance(fn, type):  # compile would change it
         raise TypeError(f"ccompile.explain takes an instance or a method, not a class: {fn!r:.100}")
     fresh = compile(fn, isolate_recompiles=True)
@@ -189,19 +289,86 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def run(*args: Any, **kwargs: Any) -> Explanation:
         compiled.reset()
         result = fresh(*args, **kwargs)
-        return Explanation.of(compiled.__name__, compiled.report(), result)
+        repeats = known = 0
+        while repeats < REPEATS and len(compiled.report()["give_ups"]) > known:
+            known = len(compiled.report()["give_ups"])
+            repeats += 1
+            try:
+                fresh(*args, **kwargs)
+            except Exception:  # eager's own, for state that the first call has changed
+                break
+        return Explanation.of(compiled, result, repeats)
 
     return run(*args, **kwargs) if args or kwargs else run
 
 
 def report(compiled: Any) -> Explanation:
     """Explains a compiled callable that has already run: its current entries, and the breaks of its last recording."""
-    behind: _core.Compiled = compiled_of(compiled)
-    return Explanation.of(behind.__name__, behind.report())
+    return Explanation.of(compiled_of(compiled))
 
 
-def _many(n: int, what: str) -> str:
+def many(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def kernel_name(step: Any) -> str:
+    """The name of a plan's step: what computes which ops."""
+    ops = list(dict.fromkeys(step["ops"]))
+    return f"{step['kind']} {'_'.join(ops[:4])}" + (f"_and_{len(ops) - 4}_more" if len(ops) > 4 else "")
+
+
+def size_text(n: float) -> str:
+    """A number of bytes."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
+
+
+def plan_lines(graph: Graph) -> list[str]:
+    """What each plan of the graph consists of, and its memory."""
+    lines = []
+    for plan in graph.plans:
+        if "why" in plan:
+            lines.append(f"{plan['name']}: {plan['why']}")
+            continue
+        kinds = [step["kind"] for step in plan["steps"]]
+        counts = [many(kinds.count("kernel"), "kernel"), many(kinds.count("torch"), "torch call")]
+        counts.insert(1, many(len(kinds) - kinds.count("kernel") - kinds.count("torch"), "library call"))
+        memory = f"{size_text(plan['block_bytes'])} of intermediate results ({size_text(plan['apart_bytes'])} unshared)"
+        saved = f", saves {many(plan['saved'], 'tensor')} ({size_text(plan['saved_bytes'])})" if "saved" in plan else ""
+        lines.append(f"{plan['name']}: {', '.join(counts)}, {memory}{saved}")
+    return lines
+
+
+def _described(graph: Graph) -> str:
+    lines = [graph.summary, *_table(graph.ops), *plan_lines(graph), *filter(None, [graph.cuda_graphs])]
+    whys: dict[str, list[str]] = {}
+    for op, why in graph.torch_ops:
+        whys.setdefault(why, []).append(op.name)
+    for why, names in whys.items():
+        listed = [f"{name} (x{n})" if n > 1 else name for name, n in Counter(names).items()]
+        lines.append(f"through torch: {', '.join(listed)}: {why}")
+    return "\n".join(lines)
+
+
+def _parameters(compiled: "_core.Compiled") -> list[str]:
+    """Names for the items of *args: a module's `__call__` passes them to `forward`."""
+    fn = compiled._orig_fn
+    owner: Any = fn.__self__ if isinstance(fn, types.MethodType) else fn
+    if not isinstance(owner, torch.nn.Module):
+        return []
+    with contextlib.suppress(TypeError, ValueError):
+        return list(inspect.signature(owner.forward).parameters)
+    return []
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def _is_torchs(place: str) -> bool:
+    return place.startswith(_TORCH)
 
 
 def _short(path: str) -> str:
@@ -212,28 +379,36 @@ def _short(path: str) -> str:
     return relative if len(relative) < len(path) else path
 
 
+def _indented(text: str) -> list[str]:
+    return [f"      {line}" for line in text.split("\n")]
+
+
+def _fold(folded: list[str]) -> list[str]:
+    """One line for frames in libraries; empties the list."""
+    lines = [f"  ... {many(len(folded), 'frame')} in {folded[0]}"] if folded else []
+    folded.clear()
+    return lines
+
+
 def _numbered(i: str, text: str) -> str:
     head, *rest = text.split("\n")
     return "\n".join([f"{i:>4}. {head}", *(f"      {line}" for line in rest)])
 
 
-def _folded(found: list[BreakReason]) -> list[tuple[str, str]]:
-    """(number, text) pairs; equal neighbours are merged, as "2-6"."""
+def _grouped(found: list[BreakReason]) -> list[tuple[str, BreakReason]]:
+    """Numbered; equal neighbours are merged, as "2-6"."""
     groups: list[list[int]] = []
     for i, one in enumerate(found):
         if groups and found[groups[-1][0]] == one:
             groups[-1].append(i)
         else:
             groups.append([i])
-    return [
-        (str(g[0] + 1) if len(g) == 1 else f"{g[0] + 1}-{g[-1] + 1}", str(found[g[0]]))
-        for g in groups
-    ]  # fmt: skip
+    return [(str(g[0] + 1) if len(g) == 1 else f"{g[0] + 1}-{g[-1] + 1}", found[g[0]]) for g in groups]
 
 
 def _table(ops: tuple[Op, ...], most: int = 40) -> list[str]:
     width = max(len(op.name) for op in ops)
     lines = [f"{op.name:<{width}}  {', '.join(op.out)}".rstrip() for op in ops[:most]]
     if len(ops) > most:
-        lines.append(f"... and {_many(len(ops) - most, 'op')} more")
+        lines.append(f"... and {many(len(ops) - most, 'op')} more")
     return lines
