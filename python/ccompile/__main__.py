@@ -11,7 +11,8 @@ USAGE = """usage: python -m ccompile COMMAND ...
 
   demo     compares ccompile with eager on real models (see --help)
   doctor   shows versions, libraries, threads and knobs
-  explain  runs MODULE:NAME, FILE.py:NAME or a demo model once; shows its graphs and breaks: where, why, what to do
+  explain  runs a script, or MODULE:NAME, FILE.py:NAME or a demo model once; shows graphs and breaks: where, why, what
+           to do
 """
 
 
@@ -43,8 +44,13 @@ def doctor(argv: list[str]) -> int:
 
 
 def explain(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m ccompile explain")
-    parser.add_argument("what", help="MODULE:NAME, FILE.py:NAME, or the name of a demo model")
+    parser = argparse.ArgumentParser(
+        prog="python -m ccompile explain",
+        usage="%(prog)s [options] (SCRIPT.py [arguments ...] | MODULE:NAME | FILE.py:NAME | MODEL)",
+        description="SCRIPT.py runs as a program, with torch.compile replaced; all that it compiles is explained. "
+        "Of the other forms, a callable or demo model is called once.",
+    )
+    parser.add_argument("what", help=argparse.SUPPRESS)
     parser.add_argument(
         "--input",
         action="append",
@@ -53,20 +59,41 @@ def explain(argv: list[str]) -> int:
         help="pass a random tensor of this shape; repeatable",
     )
     parser.add_argument("--guards", action="store_true", help="also print the guards of each graph")
-    args = parser.parse_args(argv)
+    parser.add_argument("--dot", action="store_true", help="print the graphs for graphviz instead of the report")
+    parser.add_argument("--html", metavar="OUT.html", help="also write the report as one HTML file")
+    script = next((i for i, word in enumerate(argv) if word.endswith(".py")), len(argv))
+    args = parser.parse_args(argv[: script + 1])
+    if script < len(argv):
+        if not os.path.isfile(args.what):
+            raise SystemExit(f"no such file: {args.what}")
+        from ccompile.script import run
+
+        told, status = run(args.what, argv[script + 1 :])
+    else:
+        told, status = [_explain_one(args.what, args.input)], 0
+    if not told:
+        print(f"{args.what} called nothing that was compiled (by torch.compile or ccompile.compile)")
+    for one in told:
+        print(one.to_dot() if args.dot else one)
+        if args.guards:
+            one.print_guards()
+    if args.html:
+        from ccompile import page
+
+        page.write(told, args.html, f"{args.what}: ccompile report")
+    return status
+
+
+def _explain_one(what: str, texts: list[str]) -> Any:
     import torch
 
     import ccompile
 
-    fn, inputs, kwargs = _find(args.what)
-    if args.input:
-        inputs, kwargs = tuple(_tensor(text) for text in args.input), {}
+    fn, inputs, kwargs = _find(what)
+    if texts:
+        inputs, kwargs = tuple(_tensor(text) for text in texts), {}
     with torch.no_grad():
-        explanation = ccompile.explain(fn)(*inputs, **kwargs)
-    print(explanation)
-    if args.guards:
-        explanation.print_guards()
-    return 0
+        return ccompile.explain(fn)(*inputs, **kwargs)
 
 
 def _find(what: str) -> tuple[Any, tuple, dict]:

@@ -20,6 +20,9 @@ MODES: dict[str, dict[str, Any]] = {
 _torch_compile: Callable[..., Any] = torch.compile  # torch's own, whatever ccompile.install() puts in its place
 
 
+made: list["_core.Compiled"] | None = None  # everything that is compiled, while script.py keeps it
+
+
 def compile(
     model: Callable[..., Any] | None = None,
     *,
@@ -141,7 +144,7 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
     if isinstance(model, torch.nn.Module):
         settings = _with_dims(model, settings)
         return wrap_module(
-            model, recompile, functools.partial(sharing.make, **{"name": type(model).__qualname__, **settings})
+            model, recompile, functools.partial(_made, **{"name": type(model).__qualname__, **settings})
         )
     if isinstance(model, _core.Compiled):
         return recompile(model._orig_fn)
@@ -155,10 +158,10 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return types.MethodType(recompile(model.__func__), model.__self__)
     called = model if isinstance(model, types.FunctionType | types.MethodType) else _call_of(type(model))
     if called is not None:
-        return sharing.make(model, **{"name": _named(model), **_with_dims(model, settings)})
+        return _made(model, **{"name": _named(model), **_with_dims(model, settings)})
     if isinstance(settings["dynamic"], dict):
         raise TypeError(f"dynamic={{argument: ...}} is for code in Python; this is code in C: {model!r:.100}")
-    compiled = sharing.make(_through(model), **{"name": _named(model), **settings})
+    compiled = _made(_through(model), **{"name": _named(model), **settings})
     compiled.__wrapped__ = model
     return compiled
 
@@ -167,6 +170,13 @@ def _with_dims(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings, with the marks of dynamic={argument: ...} for this callable's parameters."""
     dynamic = settings["dynamic"]
     return settings | {"dynamic": dims.of_call(model, dynamic)} if isinstance(dynamic, dict) else settings
+
+
+def _made(fn: Callable[..., Any], **settings: Any) -> "_core.Compiled":
+    compiled = sharing.make(fn, **settings)
+    if made is not None:
+        made.append(compiled)
+    return compiled
 
 
 def _call_of(cls: type) -> Any:

@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import linecache
 import os
+import re
 import types
 from collections import Counter
 from collections.abc import Callable
@@ -39,9 +40,11 @@ class BreakReason:
     def of(cls, found: Any) -> "BreakReason":
         stack = tuple((str(file), int(line), str(function)) for file, line, function, _ in found["user_stack"])
         libraries = tuple(library for _, _, _, library in found["user_stack"])
-        rewrites = tuple((before, after) for before, after in found["rewrites"])
+        pairs = [(before, after) for before, after in found["rewrites"]]
+        word = _statement(linecache.getline(found["file"] or "", found["line"]))
+        fitting = [pair for pair in pairs if word == next(filter(None, map(_statement, pair[0].split("\n"))), "")]
         place = found["file"], found["line"]
-        return cls(found["reason"], found["text"], *place, found["advice"], stack, libraries, rewrites)
+        return cls(found["reason"], found["text"], *place, found["advice"], stack, libraries, tuple(fitting or pairs))
 
     @property
     def function(self) -> str:
@@ -71,7 +74,7 @@ class BreakReason:
                 folded.append(library)
                 continue
             lines += _fold(folded)
-            lines.append(f"  at {_short(file)}:{line}" + (f" in {function}" if function else ""))
+            lines.append(f"  at {short_path(file)}:{line}" + (f" in {function}" if function else ""))
             source = linecache.getline(file, line).strip()
             if source:
                 lines.append(f"       {source}")
@@ -100,7 +103,7 @@ class Graph:
     def of(cls, root: str, segment: Any, parameters: list[str]) -> "Graph":
         ops = tuple(map(Op.of, segment["nodes"]))
         start = segment["start"]
-        if _is_torchs(start) and ops and ops[0].file is not None:
+        if is_torchs(start) and ops and ops[0].file is not None:
             start = f"{ops[0].file}:{ops[0].line}"
         return cls(
             root,
@@ -129,7 +132,7 @@ class Graph:
 
     @property
     def summary(self) -> str:
-        return f"{self.root} from {_short(self.start)}: {many(len(self.ops), 'op')}, ends in {self.end}"
+        return f"{self.root} from {short_path(self.start)}: {many(len(self.ops), 'op')}, ends in {self.end}"
 
     @property
     def torch_ops(self) -> list[tuple[Op, str]]:
@@ -269,6 +272,24 @@ class Explanation:
                 return f"{one.head}, now graph break {i}"
         return str(one)
 
+    def to_dot(self) -> str:
+        """The graphs and the breaks between them in graphviz's language."""
+        from . import drawing
+
+        return drawing.to_dot(self)
+
+    def to_svg(self) -> str:
+        """graphviz's picture of `to_dot`. RuntimeError without graphviz."""
+        from . import drawing
+
+        return drawing.to_svg(self)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as one HTML file without scripts and without anything from elsewhere."""
+        from . import page
+
+        page.write([self], path, f"{self.name}: ccompile report")
+
     def print_guards(self) -> None:
         """Prints one line per guard, by graph."""
         for i, graph in enumerate(self.graphs, 1):
@@ -367,16 +388,22 @@ def _parameters(compiled: "_core.Compiled") -> list[str]:
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-def _is_torchs(place: str) -> bool:
+def is_torchs(place: str) -> bool:
     return place.startswith(_TORCH)
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """The path relative to the working directory, if that is shorter."""
     if not os.path.isabs(path):
         return path
     relative = os.path.relpath(path)
     return relative if len(relative) < len(path) else path
+
+
+def _statement(line: str) -> str:
+    """The keyword of a branch or loop at the line; "": none."""
+    found = re.match(r"\s*(?:el)?(if|while|for)\b", line)
+    return found[1] if found else ""
 
 
 def _indented(text: str) -> list[str]:
