@@ -3,6 +3,7 @@ an op, places in the user's code, and for each cause of a break a rewrite that a
 
 import contextlib
 import io
+import linecache
 import math
 import operator
 import pathlib
@@ -280,7 +281,9 @@ REWRITES = ROW.findall((ROOT / "csrc/rec/breaks.def").read_text())
 def function_of(text):
     names = {"torch": torch, "numpy": numpy, "math": math}
     lines = text.encode().decode("unicode_escape")
-    exec(compile(lines, "<rewrite>", "exec"), names)
+    name = f"<rewrite {len(linecache.cache)}>"
+    linecache.cache[name] = (len(lines), None, lines.splitlines(keepends=True), name)
+    exec(compile(lines, name, "exec"), names)
     return names["f"], lines
 
 

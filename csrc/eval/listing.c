@@ -189,7 +189,7 @@ static PyObject *step_dict(Runs *r, const CcPlan *plan, int at, const int *origi
         cc_listing_add(&ops, PyUnicode_FromString(op));
         if (n_origin == 0 || node < 0 || node >= r->trace->graph->node.n) continue;
         cc_listing_add(&r->of_node[node], Py_BuildValue("[ni]", PyList_GET_SIZE(r->plans), at));
-        r->why[node] = step.why;
+        if (step.why != NULL) r->why[node] = step.why;
     }
     cc_run_step_text(plan, at, &source);
     return ops != NULL ? Py_BuildValue("{s:s,s:z,s:N,s:d,s:N}", "kind", step.kind, "why", step.why, "ops", ops, "ms",

@@ -479,10 +479,10 @@ static void tell_torchs(const CcTraining *t, int node, CcTrainingTell tell, void
 static void tell_stage(const CcTraining *t, int stage, CcTrainingTell tell, void *ctx) {
     const Stage *s = &t->stage.at[stage];
     CcTrainingPart part = {.kind = "forward", .stage = stage, .plan = s->forward};
-    part.origin = cc_mem_get(((size_t)s->joint->node.n + 1) * sizeof *part.origin);
-    part.n_origin = s->joint->node.n;
-    for (int i = 0; i < s->joint->node.n; i++) {
-        const int node = s->joint->node.at[i];
+    part.origin = cc_mem_get(((size_t)s->joint->of.n + 1) * sizeof *part.origin);
+    part.n_origin = s->joint->of.n;
+    for (int i = 0; i < s->joint->of.n; i++) {
+        const int node = s->joint->of.at[i];
         part.origin[i] = node >= 0 ? t->graph->node.at[node].origin : -1;
     }
     measure_saved(s, &part);

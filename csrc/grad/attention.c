@@ -137,6 +137,7 @@ void cc_attention_lower(CcGraph *g) {
     cc_edit_settle(g);
     for (int i = 0, n = g->node.n; i < n; i++) {
         if (g->node.at[i].op != CC_OP_attention_dropped || !read(g, &g->node.at[i], &in)) continue;
+        const int made = g->node.n;
         a.before = i;
         widen(&a, &in);
         const int r = dropped(&a, &in, probabilities(&a, &in));
@@ -146,6 +147,7 @@ void cc_attention_lower(CcGraph *g) {
         } else cc_edit_make(g, i, matmul, .a = value_of(r), .b = in.v);
         g->node.at[i].rewritten = false;
         g->node.at[i].host = -1;
+        for (int k = made; k < g->node.n; k++) g->node.at[k].origin = g->node.at[i].origin;
     }
     cc_edit_settle(g);
 }

@@ -64,6 +64,7 @@ bool cc_rules_needs(const CcGraph *g, int value);
 typedef struct CcJoint {
     CcGraph *forward, *backward;
     CC_VEC(int) node; /* [node of `forward`] the node of the whole graph; -1: torch cannot run it */
+    CC_VEC(int) of;   /* [node of `forward`] the node of the whole graph that it is a part of; -1: unknown */
     /* values of `forward` that `backward` reads; inputs and outputs of the stage may be among them */
     CC_VEC(int) saved;
     CC_VEC(int) seed; /* [output of the stage] value of `backward` that holds its gradient; -1: it has none */

@@ -203,7 +203,8 @@ static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
     for (int i = 0; i < forward->node.n; i++) {
         CcNode *n = &forward->node.at[i];
         const bool recorded = n->host >= 0 && n->op != CC_OP_dropped && !n->rewritten;
-        cc_vec_push(&out->node, recorded ? s->node.at[n->origin] : -1);
+        cc_vec_push(&out->of, n->origin >= 0 && n->origin < s->node.n ? s->node.at[n->origin] : -1);
+        cc_vec_push(&out->node, recorded ? cc_vec_last(&out->of) : -1);
         n->origin = i;
         n->rewritten = false;
     }
@@ -322,6 +323,7 @@ void cc_joint_free(CcJoint *j) {
     if (j->forward != NULL) cc_graph_free(j->forward);
     if (j->backward != NULL) cc_graph_free(j->backward);
     cc_vec_free(&j->node);
+    cc_vec_free(&j->of);
     cc_vec_free(&j->saved);
     cc_vec_free(&j->seed);
     cc_vec_free(&j->grad);

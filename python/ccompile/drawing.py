@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .nodes import Node
+from .nodes import Node, Op
 from .report import Explanation, Graph
 
 # what runs an op -> (fill, border) in DOT; the page's style sheet has its own for each
@@ -25,13 +25,15 @@ COLOURS = {
 }
 
 
-def runner(graph: Graph, node: Node) -> str:
-    """What runs the node: a key of COLOURS. "none": nothing does, as it is a part of something else."""
+def node_kind(graph: Graph, node: Node) -> str:
+    """A key of COLOURS."""
     if node.op in ("placeholder", "output"):
         return "input" if node.op == "placeholder" else "output"
-    op = node.made_by
-    if op is None:
-        return "none"
+    return "none" if node.made_by is None else runner(graph, node.made_by)
+
+
+def runner(graph: Graph, op: Op) -> str:
+    """What runs the op, or most of it: a key of COLOURS. "none": nothing does, as it is a part of something else."""
     kinds = {graph.plans[plan]["steps"][step]["kind"] for plan, step in op.runs}
     if op.why_torch is not None and kinds <= {"torch"}:
         return "torch"
@@ -83,7 +85,7 @@ def to_svg(told: Explanation) -> str:
 
 def _dot_graph(graph: Graph, prefix: str) -> Iterable[str]:
     for node in graph.nodes:
-        fill, border = COLOURS[runner(graph, node)]
+        fill, border = COLOURS[node_kind(graph, node)]
         text = _quoted("\n".join(filter(None, label(node))))
         yield f'{prefix}{node.name} [label={text}, fillcolor="{fill}", color="{border}"];'
         for used in node.all_input_nodes:
@@ -142,7 +144,7 @@ def _svg_box(graph: Graph, box: _Box, node: Node) -> str:
     x, y = box.x - box.width / 2, box.y
     below = f'<text class="type" x="{box.x:.1f}" y="{y + 30:.1f}">{html.escape(_cut(kind))}</text>' if kind else ""
     return (
-        f'<g class="node {runner(graph, node)}"><title>{tip}</title>'
+        f'<g class="node {node_kind(graph, node)}"><title>{tip}</title>'
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{box.width:.1f}" height="{BOX_HEIGHT}" rx="6"/>'
         f'<text x="{box.x:.1f}" y="{y + (16 if kind else 23):.1f}">{html.escape(_cut(name))}</text>{below}</g>'
     )
@@ -173,8 +175,14 @@ def layout(graph: Graph) -> tuple[list[list[_Box]], list[list[tuple[float, float
         layers[one.layer].append(one)
     _order(layers)
     _place(layers)
-    points = [[(one.x, one.y + (BOX_HEIGHT if one is chain[0] else 0)) for one in chain] for chain in chains]
-    return layers, points
+    return layers, [_points(chain) for chain in chains]
+
+
+def _points(chain: list[_Box]) -> list[tuple[float, float]]:
+    """From the lower edge of the first box to the upper edge of the last one; a bend is as high as a box."""
+    first, *bends, last = chain
+    between = [(bend.x, y) for bend in bends for y in (bend.y, bend.y + BOX_HEIGHT)]
+    return [(first.x, first.y + BOX_HEIGHT), *between, (last.x, last.y)]
 
 
 def _chain(upper: _Box, lower: _Box, layers: list[list[_Box]]) -> list[_Box]:

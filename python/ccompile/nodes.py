@@ -30,7 +30,7 @@ class Op:
 
     @classmethod
     def of(cls, found: Any) -> "Op":
-        runs = tuple((plan, step) for plan, step in found["runs"])
+        runs = tuple(dict.fromkeys((plan, step) for plan, step in found["runs"]))
         place = found["file"], found["line"], found["function"], found["first_line"]
         return cls(found["op"], found["name"], tuple(found["out"]), *place, runs, found["why"])
 

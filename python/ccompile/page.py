@@ -69,7 +69,7 @@ def _region(told: Explanation) -> str:
 def _cards(told: Explanation) -> str:
     steps = [step for graph in told.graphs for plan in graph.plans for step in plan["steps"]]
     kinds = Counter(step["kind"] if step["kind"] in ("kernel", "torch") else "library" for step in steps)
-    torchs = sum(len(graph.torch_ops) for graph in told.graphs)
+    torchs = sum(drawing.runner(graph, op) == "torch" for graph in told.graphs for op in graph.ops)
     given_up = len(_given_up(told))
     memory = sum(plan.get("block_bytes", 0) for graph in told.graphs for plan in graph.plans)
     cards = [
@@ -92,7 +92,7 @@ def _cards(told: Explanation) -> str:
 
 @dataclass
 class _Line:
-    ops: list[tuple[int, Op]] = field(default_factory=list)  # number of the graph, and the op
+    ops: list[tuple[int, Op, str]] = field(default_factory=list)  # number of the graph, the op, what runs it
     why: list[tuple[str, BreakReason]] = field(default_factory=list)  # "graph break 1", and the reason
 
 
@@ -118,7 +118,7 @@ def _sources(told: Explanation) -> str:
         for op in graph.ops:
             at = line_at(op.file, op.line, op.function or "")
             if at is not None:
-                at.ops.append((i, op))
+                at.ops.append((i, op, drawing.runner(graph, op)))
     numbered = [(f"graph break {i}", one) for i, one in enumerate(told.break_reasons, 1)]
     for title, one in numbered + [("given up", one) for one in _given_up(told)]:
         at = line_at(one.file, one.line, one.function)
@@ -186,9 +186,9 @@ def _source_line(file: str, line: int, mark: _Line | None) -> str:
     if mark is not None and mark.why:
         kind, sign, what = "broken", "✗", ", ".join(title for title, _ in mark.why)
     elif mark is not None:
-        torchs = [op for _, op in mark.ops if op.why_torch is not None]
+        torchs = [op for _, op, by in mark.ops if by == "torch"]
         kind, sign = ("torch", "↷") if len(torchs) == len(mark.ops) else ("compiled", "✓")
-        graphs = ", ".join(map(str, sorted({i for i, _ in mark.ops})))
+        graphs = ", ".join(map(str, sorted({i for i, _, _ in mark.ops})))
         what = f"{many(len(mark.ops), 'op')}, graph {graphs}" + (f", {len(torchs)} through torch" if torchs else "")
     row = (
         f'<div class="line {kind}"><span class="number">{line}</span><span class="mark">{sign}</span>'
@@ -263,9 +263,9 @@ def _ops(graph: Graph) -> str:
         op = node.made_by
         if op is None:
             continue
-        kind = drawing.runner(graph, node)
+        kind = drawing.runner(graph, op)
         runs = [f"{graph.plans[plan]['name']} {step}" for plan, step in op.runs]
-        what = op.why_torch or ", ".join(runs) or RUNNERS["none"]
+        what = "; ".join(filter(None, [", ".join(runs), op.why_torch]))
         place = f"{os.path.basename(op.file)}:{op.line}" if op.file else ""
         rows.append(
             (

@@ -393,7 +393,9 @@ def is_torchs(place: str) -> bool:
 
 
 def short_path(path: str) -> str:
-    """The path relative to the working directory, if that is shorter."""
+    """The path relative to the working directory, if that is shorter; torch's own from "torch" on."""
+    if is_torchs(path):
+        return os.path.join("torch", path[len(_TORCH) :])
     if not os.path.isabs(path):
         return path
     relative = os.path.relpath(path)
