@@ -50,8 +50,10 @@ class Options(c.Structure):
 
 
 class Stats(c.Structure):
-    _fields_ = [(n, c.c_int) for n in "steps host_steps kernels primitives fused_nodes".split()] + [
-        ("compile_ms", c.c_double)
+    _fields_ = [
+        *((name, c.c_int) for name in "steps host_steps kernels primitives fused_nodes launches".split()),
+        *((name, c.c_double) for name in "compile_ms passes_ms kernels_ms primitives_ms".split()),
+        *((name, c.c_int64) for name in "block_bytes apart_bytes".split()),
     ]
 
 
