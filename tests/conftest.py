@@ -549,15 +549,32 @@ def hits(call, n=2):
 
 def explained(fn, *args, **kw):
     """ccompile.explain on copies, under no_grad; None when the product is absent."""
-    if EAGER:
-        return None
+    return None if EAGER else _told(ccompile.explain, fn, args, kw)
+
+
+def recorded(fn, *args, **kw):
+    """The same for a single call, which explain repeats where the recording gave up."""
+
+    def once(fn):
+        compiled = ccompile.compile(fn)
+
+        def run(*args, **kw):
+            compiled(*args, **kw)
+            return ccompile.report.report(compiled)
+
+        return run
+
+    return _told(once, fn, args, kw)
+
+
+def _told(explain, fn, args, kw):
     ccompile.reset()
     if isinstance(fn, torch.nn.Module):
         fn = copy.deepcopy(fn)
     args, kw = copy.deepcopy((args, kw))
     torch.manual_seed(7)
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
-        return ccompile.explain(fn)(*args, **kw)
+        return explain(fn)(*args, **kw)
 
 
 def breaks(fn, *args, **kw):

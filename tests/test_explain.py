@@ -171,6 +171,16 @@ def test_names_and_places_are_the_users():
     assert told.graphs[0].start.startswith(__file__)
 
 
+def test_results_may_contain_themselves():
+    def f(x):
+        ring = [x * 2]
+        ring.append(ring)
+        return ring
+
+    (graph,) = told_of(f, torch.ones(3)).graphs
+    assert graph.code.endswith("return [mul, ...]\n")
+
+
 # ---- give-ups -----------------------------------------------------------------------------------------------------------
 def counts_up(x):
     y = x * 2

@@ -34,7 +34,7 @@ import language_training  # noqa: F401
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import EAGER, Counts, alike, dynamo_breaks, explained, same, together
+from conftest import EAGER, Counts, alike, dynamo_breaks, explained, recorded, same, together
 from language_cases import CASES, COUNTS, SINCE_313, t
 
 
@@ -85,7 +85,7 @@ def test_equal(name):
 @pytest.mark.skipif(EAGER, reason="needs the product")
 def test_no_more_breaks_than_dynamo(name):
     callable_of(name)(*arguments(name))  # what torch and the library load or make once is there
-    ours, theirs = explained(callable_of(name), *arguments(name)), DYNAMO[name]
+    ours, theirs = recorded(callable_of(name), *arguments(name)), DYNAMO[name]
     text = f"ours {ours.graph_count, ours.break_count}, dynamo's {tuple(theirs)}\n{ours}"
     if theirs.graphs:  # else dynamo failed, or left the whole function to eager
         assert ours.break_count <= theirs.breaks + CASES[name].over, text

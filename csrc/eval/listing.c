@@ -62,6 +62,15 @@ static void path_text(const CcTrace *t, const CcListed *of, int guard, CcSbuf *o
     Py_XDECREF(name);
 }
 
+typedef struct Runs {
+    const CcTrace *trace;
+    const CcListed *of;
+    bool *open;         /* [recipe] its parts are being listed */
+    PyObject *plans;    /* list */
+    PyObject **of_node; /* [node] list of [plan, step] */
+    const char **why;   /* [node] why torch runs it; NULL: it does not */
+} Runs;
+
 /* ------------------------------------------------------------------ arguments */
 
 /* Constants stay what they are if JSON has them; other objects are text. */
@@ -91,42 +100,54 @@ static PyObject *constant(PyObject *o) {
     return Py_BuildValue("[sN]", "text", text);
 }
 
-/* A constant, or [kind, what]: "value" a graph value's number, "text" something else from outside or a symbol, and
- * "tuple", "list", "slice", "dict" the parts. */
-static PyObject *argument(const CcTrace *t, const CcListed *of, int recipe) {
-    static const char *const kinds[] = {
-        [CC_MAKE_TUPLE] = "tuple", [CC_MAKE_LIST] = "list", [CC_MAKE_SLICE] = "slice", [CC_MAKE_DICT] = "dict"};
-    const CcRecipe *r = &t->recipes.r.at[recipe];
-    const char *kind = r->make < CC_COUNT(kinds) ? kinds[r->make] : NULL;
-    if (r->make == CC_MAKE_VALUE) return Py_BuildValue("[si]", "value", r->id);
-    if (r->make == CC_MAKE_CONST) return constant(r->object);
-    if (r->make == CC_MAKE_SYMBOL) return Py_BuildValue("[sN]", "text", PyUnicode_FromFormat("s%d", r->id));
-    if (r->make == CC_MAKE_SOURCE) {
-        for (int i = 0; i < t->input.n; i++)
-            if (t->input.at[i] == r->id) return Py_BuildValue("[si]", "value", t->input_value.at[i]);
-        CcSbuf sb = {0};
-        path_text(t, of, r->id, &sb);
-        return Py_BuildValue("[sN]", "text", cc_listing_text(&sb));
-    }
-    if (kind == NULL) return Py_BuildValue("[ss]", "text", "<object>");
+static PyObject *argument(Runs *r, int recipe);
+
+/* Objects may contain themselves. */
+static PyObject *parts_of(Runs *r, const char *kind, int recipe) {
+    const CcRecipe *whole = &r->trace->recipes.r.at[recipe];
+    if (r->open[recipe]) return Py_BuildValue("[ss]", "text", "...");
+    r->open[recipe] = true;
     PyObject *parts = PyList_New(0);
-    for (int i = 0; parts != NULL && i < r->n; i++)
-        cc_listing_add(&parts, argument(t, of, t->recipes.kid.at[r->kid0 + i]));
+    for (int i = 0; parts != NULL && i < whole->n; i++)
+        cc_listing_add(&parts, argument(r, r->trace->recipes.kid.at[whole->kid0 + i]));
+    r->open[recipe] = false;
     return parts != NULL ? Py_BuildValue("[sN]", kind, parts) : NULL;
 }
 
-static PyObject *arguments(const CcTrace *t, const CcListed *of, const CcAction *a, int from, int n) {
+static PyObject *source_of(const Runs *r, int guard) {
+    for (int i = 0; i < r->trace->input.n; i++)
+        if (r->trace->input.at[i] == guard) return Py_BuildValue("[si]", "value", r->trace->input_value.at[i]);
+    CcSbuf sb = {0};
+    path_text(r->trace, r->of, guard, &sb);
+    return Py_BuildValue("[sN]", "text", cc_listing_text(&sb));
+}
+
+/* A constant, or [kind, what]: "value" a graph value's number, "text" something else from outside or a symbol, and
+ * "tuple", "list", "slice", "dict" the parts. */
+static PyObject *argument(Runs *r, int recipe) {
+    static const char *const kinds[] = {
+        [CC_MAKE_TUPLE] = "tuple", [CC_MAKE_LIST] = "list", [CC_MAKE_SLICE] = "slice", [CC_MAKE_DICT] = "dict"};
+    const CcRecipe *of = &r->trace->recipes.r.at[recipe];
+    const char *kind = of->make < CC_COUNT(kinds) ? kinds[of->make] : NULL;
+    if (of->make == CC_MAKE_VALUE) return Py_BuildValue("[si]", "value", of->id);
+    if (of->make == CC_MAKE_CONST) return constant(of->object);
+    if (of->make == CC_MAKE_SYMBOL) return Py_BuildValue("[sN]", "text", PyUnicode_FromFormat("s%d", of->id));
+    if (of->make == CC_MAKE_SOURCE) return source_of(r, of->id);
+    return kind != NULL ? parts_of(r, kind, recipe) : Py_BuildValue("[ss]", "text", "<object>");
+}
+
+static PyObject *arguments(Runs *r, const CcAction *a, int from, int n) {
     PyObject *list = PyList_New(0);
-    for (int i = from; list != NULL && i < n; i++) cc_listing_add(&list, argument(t, of, t->args.at[a->args0 + i]));
+    for (int i = from; list != NULL && i < n; i++) cc_listing_add(&list, argument(r, r->trace->args.at[a->args0 + i]));
     if (a->form == CC_F_GETATTR || a->form == CC_F_SETATTR || a->form == CC_F_DELATTR)
         cc_listing_add(&list, Py_NewRef(a->target));
     return list;
 }
 
-static PyObject *keywords(const CcTrace *t, const CcListed *of, const CcAction *a, int from) {
+static PyObject *keywords(Runs *r, const CcAction *a, int from) {
     PyObject *d = PyDict_New();
     for (int i = 0; d != NULL && from + i < a->n; i++) {
-        PyObject *value = argument(t, of, t->args.at[a->args0 + from + i]);
+        PyObject *value = argument(r, r->trace->args.at[a->args0 + from + i]);
         if (value == NULL || PyDict_SetItem(d, PyTuple_GET_ITEM(a->kwnames, i), value) < 0) Py_CLEAR(d);
         Py_XDECREF(value);
     }
@@ -169,14 +190,6 @@ static PyObject *target_of(const CcAction *a) {
 static bool is_method(const CcAction *a) { return a->form == CC_F_CALL && strncmp(a->name, "Tensor.", 7) == 0; }
 
 /* ------------------------------------------------------------------ what runs a node */
-
-typedef struct Runs {
-    const CcTrace *trace;
-    const CcListed *of;
-    PyObject *plans;    /* list */
-    PyObject **of_node; /* [node] list of [plan, step] */
-    const char **why;   /* [node] why torch runs it; NULL: it does not */
-} Runs;
 
 static PyObject *step_dict(Runs *r, const CcPlan *plan, int at, const int *origin, int n_origin) {
     const CcPlanStep step = cc_run_step(plan, at);
@@ -257,8 +270,8 @@ static PyObject *node_dict(const CcTrace *t, int i, Runs *r) {
         cc_listing_put(d, "method", PyBool_FromLong(is_method(a))) < 0 ||
         cc_listing_put(d, "sequence", PyBool_FromLong(a->sequence)) < 0 ||
         cc_listing_put(d, "target", target_of(a)) < 0 ||
-        cc_listing_put(d, "args", arguments(t, r->of, a, 0, positional)) < 0 ||
-        cc_listing_put(d, "kwargs", keywords(t, r->of, a, positional)) < 0 ||
+        cc_listing_put(d, "args", arguments(r, a, 0, positional)) < 0 ||
+        cc_listing_put(d, "kwargs", keywords(r, a, positional)) < 0 ||
         cc_listing_put(d, "line", PyLong_FromLong(cc_action_line(a))) < 0 ||
         cc_listing_put(d, "file", Py_NewRef(a->co != NULL ? a->co->co_filename : Py_None)) < 0 ||
         cc_listing_put(d, "function", Py_NewRef(a->co != NULL ? a->co->co_qualname : Py_None)) < 0 ||
@@ -288,8 +301,9 @@ static PyObject *input_list(const CcTrace *t, const CcListed *of) {
 }
 
 /* What the trace hands on: the result, or at a break the values that later code reads. */
-static PyObject *result(const CcTrace *t, const CcListed *of) {
-    if (t->end == CC_END_RETURN) return argument(t, of, t->result);
+static PyObject *result(Runs *r) {
+    const CcTrace *t = r->trace;
+    if (t->end == CC_END_RETURN) return argument(r, t->result);
     PyObject *list = PyList_New(0);
     for (int v = 0; list != NULL && v < t->graph->val.n; v++)
         if (t->graph->val.at[v].is_output) cc_listing_add(&list, Py_BuildValue("[si]", "value", v));
@@ -302,16 +316,18 @@ int cc_listing_fill(PyObject *dict, const CcSegment *s, const CcShape *shape, co
     Runs r = {.trace = t, .of = of, .plans = PyList_New(0)};
     r.of_node = cc_mem_get(((size_t)n + 1) * sizeof *r.of_node);
     r.why = cc_mem_get(((size_t)n + 1) * sizeof *r.why);
+    r.open = cc_mem_get((size_t)t->recipes.r.n + 1);
     bool ok = r.plans != NULL;
     for (int i = 0; i < n && ok; i++) ok = (r.of_node[i] = PyList_New(0)) != NULL;
     if (ok && shape != NULL) find_runs(s, shape, &r);
     for (int i = 0; i < n && ok; i++) ok = r.of_node[i] != NULL;
     ok = ok && r.plans != NULL && cc_listing_put(dict, "nodes", node_list(t, &r)) == 0 &&
-         cc_listing_put(dict, "inputs", input_list(t, of)) == 0 && cc_listing_put(dict, "result", result(t, of)) == 0 &&
+         cc_listing_put(dict, "inputs", input_list(t, of)) == 0 && cc_listing_put(dict, "result", result(&r)) == 0 &&
          cc_listing_put(dict, "plans", Py_NewRef(r.plans)) == 0;
     for (int i = 0; i < n; i++) Py_XDECREF(r.of_node[i]);
     Py_XDECREF(r.plans);
     free(r.of_node);
     free(r.why);
+    free(r.open);
     return ok ? 0 : -1;
 }
