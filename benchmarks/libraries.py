@@ -27,18 +27,19 @@ class Program:
     breaks: int  # graph breaks, which Dynamo (bench_libraries.py --dynamo) has as well
     costly: bool  # takes seconds; left out of a quick run of the tests
     settles: bool  # later steps only replay
+    tolerance: float | None  # relative and absolute, of rows that compute in bf16; None: the tests' own
 
 
 PROGRAMS: dict[str, Program] = {}
 
 
 def program(
-    library: str, *, breaks: int = 0, costly: bool = False, settles: bool = True
+    library: str, *, breaks: int = 0, costly: bool = False, settles: bool = True, tolerance: float | None = None
 ) -> Callable[[Callable[[], Use]], Callable[[], Use]]:
     """A decorator that makes a function a row of the table, named after it."""
 
     def add(make: Callable[[], Use]) -> Callable[[], Use]:
-        PROGRAMS[make.__name__] = Program(library, make, breaks, costly, settles)
+        PROGRAMS[make.__name__] = Program(library, make, breaks, costly, settles, tolerance)
         return make
 
     return add

@@ -62,7 +62,7 @@ def module_class() -> Any:
 def fitting(model: Any) -> Use:
     import lightning
 
-    rows = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.randint(0, 3, (32,)))
+    rows = torch.utils.data.TensorDataset(torch.randn(160, 8), torch.randint(0, 3, (160,)))
     batches = torch.utils.data.DataLoader(rows, batch_size=8)
     quiet: dict[str, Any] = dict.fromkeys(
         ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
@@ -75,7 +75,7 @@ def fitting(model: Any) -> Use:
             predicted = trainer.predict(model, batches)
             trainer.save_checkpoint(f"{folder}/kept")
             kept = torch.load(f"{folder}/kept", weights_only=False)["state_dict"]
-        return model.losses[-4:], dict(trainer.callback_metrics), predicted, kept
+        return model.losses[-20:], dict(trainer.callback_metrics), predicted, kept
 
     return Use(step, model.state_dict)
 

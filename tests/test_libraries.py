@@ -66,7 +66,7 @@ def test_program(name):
             with libraries.eager():
                 expected = stepped(eager, i)
             with libraries.ours(made), replaying(1) if i >= STEPS and row.settles else contextlib.nullcontext():
-                alike(expected, stepped(ours, i), path=f"step {i}")
+                alike(expected, stepped(ours, i), row.tolerance, row.tolerance, path=f"step {i}")
 
         for i in range(STEPS + 1):
             compare(i)
@@ -74,6 +74,6 @@ def test_program(name):
         with libraries.eager():
             expected = eager.state()
         with libraries.ours():
-            alike(expected, ours.state(), path="state")
+            alike(expected, ours.state(), row.tolerance, row.tolerance, path="state")
     assert made, "nothing was compiled"
     assert breaks <= row.breaks, f"{breaks} breaks: see explain()"
