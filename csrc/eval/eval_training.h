@@ -42,7 +42,8 @@ struct CcTraining {
     int *drop_end;       /* [step] where its values end in `drop` */
     int id;              /* of the segment */
     bool verify;
-    bool told; /* an event said that hooks of saved tensors are active */
+    bool told;           /* an event said that hooks of saved tensors are active */
+    bool differentiated; /* a backward has run */
 };
 
 /* What a node of autograd's graph keeps. */

@@ -45,13 +45,27 @@ static bool without_kernels(const CcSegment *s) {
     return stats.kernels + stats.primitives == 0;
 }
 
-/* Its backward runs after the call has returned, so the call's time does not say whether it is faster. */
-static bool trains(const CcSegment *s) { return s->shape.n > 0 && s->shape.at[0]->training != NULL; }
+/* Its backward runs after the call has returned, so the call's time does not say whether it is faster. Without a backward
+ * it does: many evaluate a model without torch.no_grad(). */
+static bool trains(const CcSegment *s) {
+    for (int i = 0; i < s->shape.n; i++)
+        if (s->shape.at[i]->training != NULL && cc_training_differentiated(s->shape.at[i]->training)) return true;
+    return false;
+}
 
 static bool cannot_time(const CcSegment *s) { return on_gpu(s) || trains(s); }
 
 /* Its sizes rarely recur: torch runs its nodes in most calls. */
 static bool rarely_planned(const CcSegment *s) { return 2 * s->unplanned > s->hits; }
+
+static bool any_untimed(const CcRoot *root) {
+    for (int i = 0; i < root->entry.n; i++)
+        if (cannot_time(root->entry.at[i]->segment)) return true;
+    for (int i = 0; i < root->point.n; i++)
+        for (int k = 0; k < root->point.at[i]->segment.n; k++)
+            if (cannot_time(root->point.at[i]->segment.at[k])) return true;
+    return false;
+}
 
 static bool worth_asking(const CcRoot *root) {
     CcMode mode;
@@ -62,12 +76,8 @@ static bool worth_asking(const CcRoot *root) {
     bool wanted = root->warned;
     for (int i = 0; i < root->entry.n; i++) {
         const CcSegment *s = root->entry.at[i]->segment;
-        if (cannot_time(s)) return false;
         wanted |= s->trace->end == CC_END_BREAK || without_kernels(s) || rarely_planned(s);
     }
-    for (int i = 0; i < root->point.n; i++)
-        for (int k = 0; k < root->point.at[i]->segment.n; k++)
-            if (cannot_time(root->point.at[i]->segment.at[k])) return false;
     return wanted;
 }
 
@@ -119,7 +129,9 @@ bool cc_pace_begin(CcRoot *root, CcLap *lap) {
         p->disturbed = true;
         return p->slow;
     }
-    if ((p->tries == 0 && !worth_asking(root)) || ++p->tries > TRIES * 2 * CC_PACE_PAIRS) {
+    const bool untimed = any_untimed(root);
+    if (untimed) p->slow = false; /* a backward may have run since the verdict */
+    if (untimed || (p->tries == 0 && !worth_asking(root)) || ++p->tries > TRIES * 2 * CC_PACE_PAIRS) {
         rest(root, 0);
         return p->slow;
     }

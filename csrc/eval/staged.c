@@ -285,6 +285,7 @@ static Backward *find_backward(const CcTraining *t, Stage *s, PyObject *const *g
 static int backward(void *at, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
     Run *run = at;
     Stage *s = &run->training->stage.at[run->stage];
+    run->training->differentiated = true;
     if (is_watched()) return cc_torchgrad_make(run, saved, given, wanted, grad);
     Backward *b = find_backward(run->training, s, given, wanted);
     if (b->plan == NULL) return cc_torchgrad_make(run, saved, given, wanted, grad);

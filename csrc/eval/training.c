@@ -423,6 +423,8 @@ static int run_steps(CcTraining *t, CcSegmentHost *h, const CcHost *host) {
     return 0;
 }
 
+bool cc_training_differentiated(const CcTraining *t) { return t->differentiated; }
+
 /* Hooks of saved tensors (save_on_cpu, torch.utils.checkpoint) see each tensor that eager saves. */
 static bool is_hooked(CcTraining *t) {
     if (!cc_state_has_hooks()) return false;
