@@ -355,7 +355,8 @@ static bool done_for_good(const Host *h) {
     const CcGraph *g = h->trace->graph;
     const int lasting = CC_N_EFFECT | (h->trace->redraws ? 0 : CC_N_RANDOM);
     if (!h->trace->impure || h->at < 0 || h->undone) return false;
-    const int end = refused() ? h->at : h->at + 1;
+    const bool draws = g->node.at[h->at].flags & lasting & CC_N_RANDOM; /* before autograd refuses what it writes */
+    const int end = refused() && !draws ? h->at : h->at + 1;
     for (int n = 0; n < end; n++) {
         const CcNode *node = &g->node.at[n];
         if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].undo)) continue;

@@ -330,7 +330,8 @@ static bool hooked(CcRec *rec, const CcType *types, int n) {
 /* A node that may raise into a handler, after a node that can't be undone: a replay could not reach the handler. */
 static bool may_strand(CcRec *rec, const CcCallSpec *spec) {
     CcTrace *t = rec->trace;
-    if (!(t->impure || t->python) || !may_raise(spec) || !catches(rec)) return false;
+    const bool draws = spec->flags & CC_N_RANDOM; /* what is to be written, before autograd refuses the write */
+    if (!(t->impure || t->python || draws) || !may_raise(spec) || !catches(rec)) return false;
     if (t->lasting || t->python) return true;
     t->redraws = true;
     return false;

@@ -12,6 +12,7 @@ Long runs, in tests/ (each program in a process that ends it after some time; a 
 """
 
 import argparse
+import functools
 import random
 import re
 import typing
@@ -87,6 +88,19 @@ def make(compile, dtype):
         def backward(ctx, g):
             return g * 2 + ctx.saved_tensors[0] * 0.1
 
+    def twice(m, a, out):
+        return out * 2
+
+    def plus_one(m, a):
+        return (a[0] + 1,)
+
+    def thrice(m, given, wanted):
+        return (given[0] * 3,)
+
+    def halved(a):
+        return a / 2
+
+    HOOKS = {"twice": twice, "plus_one": plus_one, "thrice": thrice, "halved": halved}
     net = Net().to(dtype)
     params = list(net.parameters())
     state = {"net": net, "seen": seen, "kept": kept}
@@ -526,6 +540,25 @@ kept.clear()
 net.drop.p = 0.1
 params[-1].grad.mul_(2)
 torch.manual_seed(n)
+net.lin._forward_hooks[0] = twice
+net._forward_pre_hooks[0] = plus_one
+net.ln._is_full_backward_hook, net.ln._backward_hooks[0] = True, thrice
+for m in net.modules(): m._forward_hooks.clear(), m._forward_pre_hooks.clear(), m._backward_hooks.clear()
+net.lin, net.head = net.head, net.lin
+net.head.weight = net.lin.weight
+net.lin = nn.Linear(6, 6).to(params[0].dtype)
+net.scale.requires_grad_(not flag)
+net.frozen.requires_grad_()
+net.ln.eps = 0.1
+net.bn.momentum = 0.5
+net.bn.reset_running_stats()
+net.bn.eval()
+net.drop.eval()
+net.scale.data = net.scale.data * 2
+net.forward = halved
+net.__dict__.pop("forward", None)
+mode[0] = not mode[0]
+mode[0] = True
 """
 OPTIMISERS = """
 torch.optim.SGD(params, lr=0.05)
@@ -549,7 +582,8 @@ DRIVER = """
                 continue
             names = {**globals(), **LOCALS, **locals()}
             try:
-                exec(statement, names)
+                with torch.set_grad_enabled(mode[0]):
+                    exec(statement, names)
             except Exception as e:
                 text = str(e).split(":")[0].split(";")[0][:60]
                 modified = "modified" in str(e) and "inplace" in str(e)  # torch has several texts for it
@@ -558,10 +592,12 @@ DRIVER = """
             if "out = " in statement:
                 out = names["out"]
                 outs = [t for t in tensors(out) if t.requires_grad and t.dtype.is_floating_point]
+        failed = any(type(g) is tuple for g in got)  # docs/limits.md: what hooks had run before it failed
         seen.sort(key=lambda s: s[0] if isinstance(s, tuple) else s)
-        return out, got, list(seen), [p.requires_grad for p in params]
+        return out, got, [] if failed else list(seen), [p.requires_grad for p in params]
 
-    LOCALS = {"f": f, "net": net, "params": params, "opt": opt, "told": told, "kept": kept, "total": total}
+    mode = [True]  # of gradients
+    LOCALS = {**HOOKS, "f": f, "net": net, "params": params, "opt": opt, "mode": mode, "told": told, "kept": kept, "total": total}
     return driven, state
 """
 
@@ -604,8 +640,14 @@ def source(p):
     ])
 
 
+@functools.lru_cache(4)
+def _code(text):
+    """One for both sides: functions are compared by their code."""
+    return compile(text, "<training>", "exec")
+
+
 def build(p, wrap):
-    code = compile(source(p), "<training>", "exec")
+    code = _code(source(p))
 
     def factory():
         space = {"__name__": "program", "tensors": tensors, "STEPS": [list(s) for s, _ in p.steps], "auto": p.auto}
@@ -709,8 +751,8 @@ def check(p):
     """Raises AssertionError where compiled steps differ from eager ones."""
     ccompile.reset()
     wrong = verify_failures()
-    near = (5e-2, 5e-2) if p.auto else (1e-5, 1e-6) if p.dtype is torch.float64 and not p.compiled else (2e-3, 2e-4)
-    with quiet(), ccompile.config.patch(verify=ccompile.config.verify and not unseen(p)):
+    near = (5e-2, 0.2) if p.auto else (1e-5, 1e-6) if p.dtype is torch.float64 and not p.compiled else (2e-3, 2e-4)
+    with quiet(), ccompile.config.patch(verify=ccompile.config.verify and not unseen(p) and not p.auto):
         sides = [Side(build(p, wrap), True, False, {}) for wrap in (plain, ccompile.compile)]
         written = {}
         for i, (_, given) in enumerate(p.steps):
