@@ -325,7 +325,7 @@ add("ints-equal-once", lambda x, a, b, c, d: (x + a, b, c, d), lambda n: (T(3), 
 add("int-keywords", lambda x, k=1, n=2: (x + k, n), lambda n: ((T(3),), {"n": n, "k": 3} if n % 2 else {"k": 3, "n": n}), most=6)
 add("int-keyword-only", lambda x, *, k=1: x + k, lambda n: ((T(3),), {"k": n}), most=3)
 add("int-in-tuple", lambda x, t: x * t[0] + t[1], lambda n: (T(3), (n, 2)), most=4)
-add("int-in-list", lambda x, t: x * min(t) + max(t), lambda n: (T(3), [n, 5]), most=ANY)
+add("int-in-list", lambda x, t: x * min(t) + max(t), lambda n: (T(3), [n, 5]), most=ANY + 4)  # min and max become breaks
 add("int-in-dict", lambda x, d: x * d["n"], lambda n: (T(3), {"n": n, "m": 3}), most=3)
 add("range-of-int", lambda x, n: [x * i for i in range(n)], lambda n: (T(3), n), most=ANY)
 add("size-of-int", lambda x, n: (torch.zeros(n, 3) + x, n), lambda n: (T(3), n), most=3)

@@ -1,6 +1,7 @@
 """Sizes and numbers that change between calls: each row of dynamic_cases.py runs over its sizes in several orders, under
 dynamic=None, True and False, and must match eager; None may need no more recordings than the row says."""
 
+import collections
 import random
 import warnings
 
@@ -8,7 +9,7 @@ import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import EAGER, same
+from conftest import EAGER, counters, same
 from dynamic_cases import CASES, SIZES
 
 ROUNDS = 3
@@ -441,3 +442,65 @@ def test_an_index_into_what_follows_from_data_raises_where_nobody_reads_it():
             else:
                 with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 0"):
                     compiled(x)
+
+
+# ---- numbers in containers that outlive the call ---------------------------------------------------------------------
+def logged(x, held):
+    held.append((x * 2).mean().item())
+
+
+def longest(x, held):
+    logged(x, held)
+    return x * max(held)
+
+
+def mean(x, held):
+    logged(x, held)
+    return x * (sum(held) / len(held))
+
+
+def oldest(x, held):
+    logged(x, held)
+    return x + held[0]
+
+
+def number_of(x, held):
+    logged(x, held)
+    return x + len(held)
+
+
+def sum_without_a_break(x, held):
+    return x * sum(held)
+
+
+HELD = {
+    "max": (longest, True, 10),
+    "mean": (mean, True, 18),
+    "mean of a list that grows": (mean, False, 20),
+    "oldest": (oldest, True, 10),
+    "length": (number_of, True, 10),
+    "length of a list that grows": (number_of, False, 20),
+    "all items are symbols once two differed": (sum_without_a_break, True, 8),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_numbers_that_c_code_reads_in_every_call(name):
+    """They are constants in a few recordings. From then on the read is a break, and no later call records."""
+    fn, bounded, most = HELD[name]
+    held = [collections.deque([0.5] * 20, maxlen=20) if bounded else [0.5] for _ in range(2)]
+    compiled, before = ccompile.compile(fn), counters()
+    for i in range(60):
+        x = torch.arange(4.0) + i
+        if fn is sum_without_a_break:
+            held[0].append(i / 4), held[1].append(i / 4)
+        assert torch.equal(compiled(x, held[0]), fn(x, held[1])) and list(held[0]) == list(held[1])
+    if not EAGER:
+        recorded = [counters()[key] - before[key] for key in ("recording", "recompile")]
+        assert sum(recorded) <= most, recorded
+
+
+def test_fullgraph_breaks_at_no_number():
+    compiled = ccompile.compile(lambda x, held: x * max(held), fullgraph=True)
+    for i in range(7):
+        assert torch.equal(compiled(torch.ones(2), [i, 1]), torch.full((2,), float(max(i, 1))))

@@ -515,6 +515,7 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     g->root->recorder = g;
     if (!g->counted) g->root->recordings++;
     g->counted = true;
+    g->root->hints.call = g->root->recordings;
     cc_log_add(CC_LOG_RECORD, "%s: after a break, line %d", cc_root_name(g->root),
                cc_code_line(acts[n - 1]->code, acts[n - 1]->pc));
     g->point = p;
@@ -673,6 +674,7 @@ PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject 
     if (open_region(&g, root) < 0) return NULL;
     root->recordings++;
     root->recorder = &g;
+    root->hints.call = root->recordings;
     g.counted = true;
     while (root->seen.n > 0) cc_break_clear(&root->seen.at[--root->seen.n]);
     const uint64_t start = g.began = cc_log_now_ns();

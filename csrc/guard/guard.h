@@ -97,19 +97,30 @@ int cc_guard_steps(const CcGuards *gs); /* how many guards, or words of memory (
 typedef struct CcHint {
     uint64_t path; /* cc_guard_path */
     uint8_t dims;  /* bit per dim of a tensor */
-    bool number;
+    bool number;   /* a number, or the length of a container */
+    uint8_t items; /* path of all items of a sequence: how many differed, as numbers */
+    uint8_t taken; /* calls whose recordings took it for a constant all the same, since C code reads it */
+    uint64_t last; /* ... the last one */
 } CcHint;
 typedef struct CcHints {
     CC_VEC(CcHint) at;
+    uint64_t call;      /* number of the call that records */
     bool all;           /* dynamic=True: all sizes above 1 of tensors reachable from arguments */
     bool none;          /* dynamic=False */
+    bool fullgraph;     /* no instruction becomes a break because of what it reads */
     PyObject *declared; /* strong: dynamic={argument: marks}, or NULL; rec/sym.c describes marks */
 } CcHints;
 /* A hash of the path to a source, the same in every recording. `salt` identifies the program's starting point. */
 uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt);
-/* The same for an item of a sequence, which may not be a source yet. */
-uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t salt);
+/* The same for a part of an object, which may not be a source yet: an item (index -1: any) or the length. */
+uint64_t cc_guard_part_path(const CcGuards *gs, int parent, CcSource source, int index, uint64_t salt);
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path); /* NULL: none */
+/* Whether this number, or several items of the same sequence, differed. */
+bool cc_hint_differs(const CcHints *hints, const CcGuards *gs, int id, uint64_t salt);
+/* Counts a call whose recording takes this number for a constant (a loop around a break has many recordings in a call).
+ * True: it differed after several such calls, so the next recording should rather break where it is read. */
+bool cc_hint_taken(CcHints *hints, const CcGuards *gs, int id, uint64_t salt);
+bool cc_hint_size_taken(CcHints *hints, const CcGuards *gs, int container, uint64_t salt); /* the same for its length */
 void cc_hint_number(CcHints *hints, uint64_t path); /* makes the number at this path a symbol in the next recording */
 /* Reruns a failed program and notes the sizes above 1 and the numbers that differ. False if anything else differs. */
 bool cc_hint_learn(CcHints *hints, const CcGuards *gs, const CcGuardState *state, uint64_t salt);

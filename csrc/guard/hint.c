@@ -20,10 +20,16 @@ uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt) {
     return hash;
 }
 
-uint64_t cc_guard_item_path(const CcGuards *gs, int parent, int index, uint64_t salt) {
-    const uint64_t words[] = {CC_SRC_ITEM, 0, 0, (uint32_t)index};
+uint64_t cc_guard_part_path(const CcGuards *gs, int parent, CcSource source, int index, uint64_t salt) {
+    const uint64_t words[] = {source, 0, 0, (uint32_t)index};
     return cc_guard_path(gs, parent, cc_map_hash(words, sizeof words, salt));
 }
+
+enum {
+    ANY = -1,
+    SIBLINGS = 2, /* so many items of a sequence differed: all others are expected to */
+    TAKEN = 4,    /* calls whose recordings may take a number for a constant: half of recompile_limit */
+};
 
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path) {
     for (int i = 0; i < hints->at.n; i++)
@@ -36,6 +42,41 @@ static CcHint *find_or_add(CcHints *hints, uint64_t path) {
         if (hints->at.at[i].path == path) return &hints->at.at[i];
     cc_vec_push(&hints->at, (CcHint){.path = path});
     return &cc_vec_last(&hints->at);
+}
+
+/* The path of all items of the sequence in which this guard reads one; 0: it reads something else. */
+static uint64_t siblings_path(const CcGuards *gs, int id, uint64_t salt) {
+    const CcGuard *g = &gs->g.at[id];
+    return g->source == CC_SRC_ITEM || g->source == CC_SRC_AT
+               ? cc_guard_part_path(gs, g->parent, (CcSource)g->source, ANY, salt)
+               : 0;
+}
+
+bool cc_hint_differs(const CcHints *hints, const CcGuards *gs, int id, uint64_t salt) {
+    if (hints->at.n == 0) return false;
+    const CcHint *own = cc_hint_find(hints, cc_guard_path(gs, id, salt));
+    if (own != NULL && own->number) return true;
+    const uint64_t path = siblings_path(gs, id, salt);
+    const CcHint *all = path != 0 ? cc_hint_find(hints, path) : NULL;
+    return all != NULL && all->items >= SIBLINGS;
+}
+
+static bool taken(CcHints *hints, uint64_t path) {
+    CcHint *hint = find_or_add(hints, path);
+    if (hint->last != hints->call) hint->taken += hint->taken < TAKEN;
+    hint->last = hints->call;
+    return hint->taken == TAKEN;
+}
+
+bool cc_hint_taken(CcHints *hints, const CcGuards *gs, int id, uint64_t salt) {
+    return !hints->fullgraph && taken(hints, cc_guard_path(gs, id, salt));
+}
+
+bool cc_hint_size_taken(CcHints *hints, const CcGuards *gs, int container, uint64_t salt) {
+    if (hints->fullgraph || hints->at.n == 0) return false;
+    const uint64_t path = cc_guard_part_path(gs, container, CC_SRC_SIZE, ANY, salt);
+    const CcHint *hint = cc_hint_find(hints, path);
+    return hint != NULL && hint->number && taken(hints, path);
 }
 
 /* The dims whose sizes differ, provided that all of those are above 1 on both sides; 0 and 1 behave differently when
@@ -70,17 +111,27 @@ static int changed_items(const CcGuard *g, PyObject *v) {
 
 void cc_hint_number(CcHints *hints, uint64_t path) { find_or_add(hints, path)->number = true; }
 
-/* False: something other than a size or a number differs. */
+static void learn_number(CcHints *hints, const CcGuards *gs, int id, uint64_t salt) {
+    CcHint *hint = find_or_add(hints, cc_guard_path(gs, id, salt));
+    if (hint->number) return;
+    hint->number = true;
+    const uint64_t path = siblings_path(gs, id, salt);
+    CcHint *all = path != 0 ? find_or_add(hints, path) : NULL;
+    if (all != NULL) all->items += all->items < SIBLINGS;
+}
+
+/* False: something other than a size or a number differs. The length of a container does not become a symbol. */
 static bool learn(CcHints *hints, const CcGuards *gs, int id, PyObject *v, uint64_t salt) {
     const CcGuard *g = &gs->g.at[id];
+    if (g->check == CC_CHK_SIZE && v != NULL)
+        cc_hint_number(hints, cc_guard_part_path(gs, g->parent, CC_SRC_SIZE, ANY, salt));
     const int dims = g->check == CC_CHK_TENSOR  ? changed_dims(g, v)
                      : g->check == CC_CHK_VALUE ? changed_items(g, v)
                                                 : 0;
     const bool number = g->check == CC_CHK_VALUE && changed_number(g, v);
     if (dims == 0 && !number) return false;
-    CcHint *hint = find_or_add(hints, cc_guard_path(gs, id, salt));
-    hint->dims |= (uint8_t)dims;
-    hint->number = hint->number || number;
+    find_or_add(hints, cc_guard_path(gs, id, salt))->dims |= (uint8_t)dims;
+    if (number) learn_number(hints, gs, id, salt);
     return true;
 }
 

@@ -145,6 +145,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         return NULL;
     }
     self->root.fullgraph = fullgraph;
+    self->root.hints.fullgraph = fullgraph;
     self->root.hints.all = dynamic == Py_True;
     self->root.hints.none = dynamic == Py_False;
     if (PyDict_Check(dynamic)) self->root.hints.declared = Py_NewRef(dynamic);
@@ -230,6 +231,7 @@ static PyObject *copy_compiled(PyObject *o, const char *how, PyObject *memo) {
     if (made == NULL) return NULL;
     made->root.knobs = self->root.knobs;
     made->root.fullgraph = self->root.fullgraph;
+    made->root.hints.fullgraph = self->root.hints.fullgraph;
     made->root.hints.all = self->root.hints.all;
     made->root.hints.none = self->root.hints.none;
     made->root.hints.declared = Py_XNewRef(self->root.hints.declared);

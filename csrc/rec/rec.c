@@ -98,7 +98,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->result = -1;
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
-    rec->read_grad = rec->unseen = false;
+    rec->read_grad = rec->unseen = rec->differs = false;
     (void)cc_look_take_read();
 }
 
@@ -430,6 +430,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     f->call_nodes = rec->trace->graph->node.n;
     f->call_stores = rec->stores;
     f->gives = -1;
+    rec->differs = false;
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = cc_site_find(rec->sites, act);
         if (site != NULL && !(ev->flags & CC_EV_INNER)) {
@@ -446,6 +447,11 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_op_before(rec, act, ev);
     if (rec->unseen && rec->trace != NULL) {
         const CcGo lost = cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "an object that C code stored");
+        return go == CC_DONE ? CC_DONE : lost;
+    }
+    if (go == CC_DONE) cc_sym_drop_pending(rec); /* no after() follows */
+    if (rec->differs && rec->trace != NULL && (go == CC_OK || go == CC_DONE)) {
+        const CcGo lost = cc_rec_poison(rec, act, CC_R_DIFFERS, NULL);
         return go == CC_DONE ? CC_DONE : lost;
     }
     if (cc_kernel_lost(rec, act)) return go == CC_DONE ? CC_DONE : CC_GIVE_UP;
@@ -483,7 +489,7 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_kernel_lost(rec, act)) return CC_GIVE_UP;
     if (go == CC_OK && rec->unseen) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "an object that C code stored");
     if (go == CC_OK) cc_sym_after(rec, ev, first);
-    return go;
+    return go == CC_OK && rec->differs && rec->trace != NULL ? cc_rec_poison(rec, act, CC_R_DIFFERS, NULL) : go;
 }
 
 int cc_rec_init(void) {

@@ -161,6 +161,7 @@ struct CcRec {
     bool observed_drop;
     bool died;              /* ... at an unknown place */
     bool raised;            /* the current event of after() raised */
+    bool differs;           /* this event reads what differs in most calls: it becomes a break */
     bool unseen;            /* an object of this trace was read from outside, where no effect has stored it */
     bool told;              /* code asked whether it is being compiled, and the answer was yes */
     bool by_code;           /* functions are matched by code (resume.c) */

@@ -132,10 +132,8 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
     if (known != NULL && known->written) return false;
     if (known == NULL) {
         const CcHints *hints = rec->hints;
-        const CcHint *hint = hints != NULL && !hints->none && hints->at.n > 0 && gs->g.at[guard].check == 0
-                                 ? cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt))
-                                 : NULL;
-        if (hint == NULL || !hint->number) return false;
+        if (hints == NULL || hints->none || gs->g.at[guard].check != 0 || !cc_hint_differs(hints, gs, guard, rec->salt))
+            return false;
         cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(number));
     }
     cc_vec_push(&rec->pending, (struct CcPending){guard, number});
@@ -169,13 +167,14 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
     return cc_sym_new(rec, value, false);
 }
 
-/* Pending numbers that no event delivered become constants. */
+/* Pending numbers that no event delivered become constants, since C code has read them. */
 void cc_sym_drop_pending(CcRec *rec) {
-    if (rec->pending.n == 0) return;
     for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
         const struct CcPending p = rec->pending.at[i];
+        CcGuards *gs = &rec->trace->guards;
         if (number_of(rec->trace, p.guard) == NULL) {
-            cc_guard_check(&rec->trace->guards, p.guard, CC_CHK_VALUE, p.object);
+            cc_guard_check(gs, p.guard, CC_CHK_VALUE, p.object);
+            if (cc_hint_taken(rec->hints, gs, p.guard, rec->salt)) rec->differs = true;
             continue;
         }
         PyObject *o = from_source(rec, p.guard, p.object); /* a symbol, but C code has just read it */
@@ -214,7 +213,7 @@ static unsigned items_that_differ(const CcRec *rec, int guard, PyObject *v) {
         return hint != NULL ? hint->dims : 0;
     }
     for (int i = 0; PyTuple_CheckExact(v) && i < PyTuple_GET_SIZE(v) && i < CC_SYM_ITEMS; i++) {
-        const CcHint *hint = cc_hint_find(hints, cc_guard_item_path(gs, guard, i, rec->salt));
+        const CcHint *hint = cc_hint_find(hints, cc_guard_part_path(gs, guard, CC_SRC_ITEM, i, rec->salt));
         if (hint != NULL && hint->number && cc_sym_number(PyTuple_GET_ITEM(v, i))) differ |= 1u << i;
     }
     return differ;
