@@ -268,3 +268,8 @@ int cc_code_line(const CcCode *code, int pc) {
     if (pc < 0 || pc >= code->n) return -1;
     return PyCode_Addr2Line(code->co, code->insn[pc].real * 2);
 }
+
+bool cc_code_writes(const CcInsn *insn) {
+    return insn->op == CC_INSN_STORE_SUBSCR || insn->op == CC_INSN_DELETE_SUBSCR ||
+           (insn->op == CC_INSN_BINOP && insn->flags & CC_IF_INPLACE);
+}

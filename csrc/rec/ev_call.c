@@ -276,6 +276,11 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
     case CC_T_BREAK: return cc_call_torch(rec, act, t->name, t->why);
     case CC_T_APPLY:
+        if (cc_mode_grad_now() && cc_kernel_pure(rec, c->func, c->in, c->n)) {
+            const CcGo go = torch_operands(rec, act, c, false);
+            return go != CC_OK ? go : cc_opaque_apply(rec, act, ev, c->func, c->in, c->n, c->kwnames);
+        }
+        /* fall through */
     case CC_T_CONTEXT:
         return cc_mode_grad_now() ? cc_call_torch(rec, act, t->name, "is a function of autograd, and grad mode is on")
                                   : CC_OK;

@@ -156,6 +156,71 @@ static bool globals_written(const CcRec *rec) {
     return false;
 }
 
+/* ------------------------------------------------------------------ autograd.Function */
+
+/* Names of attributes or functions that write to a tensor, draw random numbers, or set torch's state. */
+static bool impure_name(PyObject *name) {
+    static const char *const names[] = {"data", "grad", "normal", "mark_dirty"};
+    static const char *const parts[] = {"rand",        "dropout", "bernoulli", "multinomial", "poisson",
+                                        "exponential", "rng",     "seed",      "set_"};
+    const char *s = PyUnicode_AsUTF8(name);
+    const size_t n = s != NULL ? strlen(s) : 0;
+    if (n > 0 && strcmp(s, "set_materialize_grads") == 0) return false;
+    if (n == 0 || (s[n - 1] == '_' && (n < 2 || s[n - 2] != '_'))) return true;
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (strcmp(s, names[i]) == 0) return true;
+    for (int i = 0; i < CC_COUNT(parts); i++)
+        if (strstr(s, parts[i]) != NULL) return true;
+    return false;
+}
+
+static bool names_out(PyObject *consts) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(consts); i++) {
+        PyObject *names = PyTuple_GET_ITEM(consts, i);
+        for (Py_ssize_t k = 0; PyTuple_Check(names) && k < PyTuple_GET_SIZE(names); k++)
+            if (PyUnicode_Check(PyTuple_GET_ITEM(names, k)) && cc_text_is(PyTuple_GET_ITEM(names, k), "out"))
+                return true;
+    }
+    return false;
+}
+
+/* No op in place, no item stored, no `out=`, no function but torch's. */
+static bool pure_code(PyCodeObject *co, PyObject *globals) {
+    const CcCode *code = cc_code_get(co);
+    if (code == NULL) PyErr_Clear();
+    for (int i = 0; code != NULL && i < code->n; i++) {
+        if (cc_code_writes(&code->insn[i])) return false;
+        if (code->insn[i].op == CC_INSN_GLOBAL) {
+            PyObject *o = PyDict_GetItemWithError(globals, PyTuple_GET_ITEM(co->co_names, code->insn[i].arg));
+            if (o != NULL && PyFunction_Check(o)) return false;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++)
+        if (impure_name(PyTuple_GET_ITEM(co->co_names, i))) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_consts); i++)
+        if (PyCode_Check(PyTuple_GET_ITEM(co->co_consts, i))) return false;
+    return code != NULL && !names_out(co->co_consts);
+}
+
+static bool pure_method(PyObject *cls, const char *name) {
+    PyObject *s = cc_obj_intern(name), *found = cc_type_lookup((PyTypeObject *)cls, s);
+    Py_DECREF(s);
+    PyObject *f =
+        found != NULL && Py_IS_TYPE(found, &PyStaticMethod_Type) ? PyObject_GetAttrString(found, "__func__") : NULL;
+    Py_XDECREF(f); /* the method keeps it alive */
+    PyErr_Clear();
+    return f != NULL && PyFunction_Check(f) && ((PyFunctionObject *)f)->func_closure == NULL && keeps(f, DEPTH) &&
+           pure_code((PyCodeObject *)((PyFunctionObject *)f)->func_code, ((PyFunctionObject *)f)->func_globals);
+}
+
+bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n) {
+    PyObject *cls = PyCFunction_Check(apply) ? PyCFunction_GET_SELF(apply) : NULL;
+    for (int i = 0; i < n; i++)
+        if (!cc_tens_is(in[i]) && !cc_value_const(in[i])) return false;
+    return cls != NULL && PyType_Check(cls) && pure_method(cls, "forward") && pure_method(cls, "setup_context") &&
+           !globals_written(rec);
+}
+
 /* ------------------------------------------------------------------ reads after a Python kernel */
 
 void cc_kernel_ran(CcRec *rec, const char *name) {

@@ -2,8 +2,8 @@
  *
  *   torch.ops.lib.op(x)     Python of torch's dispatcher around a registered op: one node, as for torch's C functions
  *   torch.manual_seed(0)    Python code that sets torch's own state (NODE in library.def): also one node
- *   Function.apply(x)       C code around a Python forward(ctx, ...): forward is recorded; the rest has no effect
- *                           when grad mode is off
+ *   Function.apply(x)       C code around a Python forward(ctx, ...): if grad mode is off, forward is recorded, and the
+ *                           rest has no effect; otherwise the call is a node if forward is pure, else a break
  *   o.__reduce_ex__(4)      C code that gives copy.deepcopy the parts of an object: read here instead */
 #include "rec_events.h"
 
@@ -140,18 +140,50 @@ static bool known_result(CcRec *rec, PyObject *o) {
     return true;
 }
 
-CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result) {
+/* Guards what Function.apply looks up in the class. */
+static void guard_function_class(CcRec *rec, PyObject *cls) {
     static const char *const names[] = {"forward", "setup_context", "_backward_cls"};
-    PyObject *cls = PyCFunction_Check(bound) ? PyCFunction_GET_SELF(bound) : NULL;
-    if (cls == NULL || !PyType_Check(cls))
-        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT,
-                             "Function.apply returns something that its forward does not show");
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *s = cc_obj_intern(names[i]);
         cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, cls), s, 0, 0,
                       cc_type_lookup((PyTypeObject *)cls, s));
         Py_DECREF(s);
     }
+}
+
+/* In a replay torch calls forward; later, autograd calls backward. */
+CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
+    guard_function_class(rec, PyCFunction_GET_SELF(f));
+    cc_vec_push(&rec->keep, Py_NewRef(f));
+    ev->result = cc_call_unseen(act, f, in, n, kwnames);
+    (void)cc_look_take_read(); /* forward may read data, because a replay calls it again */
+    if (ev->result != NULL && checkable(ev->result)) {
+        const bool checked = !rec->trace->impure;
+        const CcCallSpec spec = {.form = CC_F_CALL,
+                                 .target = f,
+                                 .kwnames = kwnames,
+                                 .in = in,
+                                 .n = n,
+                                 .name = "Function.apply",
+                                 .dynamic = !checked,
+                                 .kernel = CC_KERNEL_KEEPS,
+                                 .checked = checked};
+        (void)cc_node_add(rec, act, &spec, ev->result);
+        return CC_DONE;
+    }
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    (void)cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply raises, or returns more than tensors");
+    PyErr_Restore(type, value, tb);
+    return CC_DONE;
+}
+
+CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result) {
+    PyObject *cls = PyCFunction_Check(bound) ? PyCFunction_GET_SELF(bound) : NULL;
+    if (cls == NULL || !PyType_Check(cls))
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT,
+                             "Function.apply returns something that its forward does not show");
+    guard_function_class(rec, cls);
     if (!known_result(rec, result))
         return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT,
                              "Function.apply returns something that its forward does not show");

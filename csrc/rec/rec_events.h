@@ -137,6 +137,8 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
 bool cc_opaque_sets(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_opaque_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n);
 bool cc_opaque_context(PyObject *o); /* the ctx that Function.apply makes for forward */
+/* Function.apply under grad mode, as one node; its forward is pure (cc_kernel_pure). */
+CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result);
 CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 

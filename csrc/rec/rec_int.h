@@ -530,6 +530,8 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func);   /* by code and
 CcKernel cc_kernel_of(CcRec *rec, const char *name); /* a callable of torch.ops, by the name that it reports */
 /* A node of the trace has just run arbitrary Python code. Guards run before the graph, so no guard covers what this
  * code changes and the trace reads later. */
+/* Whether the forward of this Function.apply accesses only its operands, writes to none and draws no random numbers. */
+bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n);
 void cc_kernel_ran(CcRec *rec, const char *name);
 /* This source gave v, and CcGuards.asked was `asked` before. Assumes that such code leaves functions, classes and
  * modules unchanged. */

@@ -1,0 +1,109 @@
+"""Custom autograd.Functions under grad mode: a call whose forward accesses only its operands is part of the graph, any other
+is a break; values, gradients and errors are eager's."""
+
+import ccompile
+import pytest
+import torch
+from conftest import EAGER, counters, same
+
+SCALE = 2.0
+LOG = []
+
+
+def function(forward, backward, setup=None, **more):
+    methods = {"forward": forward, "backward": backward, **({"setup_context": setup} if setup else {}), **more}
+    return type("Custom", (torch.autograd.Function,), {name: staticmethod(f) for name, f in methods.items()})
+
+
+def saves(ctx, a, b):
+    ctx.save_for_backward(a, b)
+    return a * b.sin()
+
+
+def of_saved(ctx, g):
+    a, b = ctx.saved_tensors
+    return g * b.sin(), g * a * b.cos()
+
+
+Saves = function(saves, of_saved)
+Rounds = function(lambda ctx, a, s: torch.round(a * s) / s, lambda ctx, g: (g, None))
+Global = function(lambda ctx, a: a * SCALE, lambda ctx, g: g * SCALE)
+Alias = function(lambda ctx, a: a.view_as(a), lambda ctx, g: -g)
+Same = function(lambda ctx, a: a, lambda ctx, g: g * 3)
+Two = function(lambda a: (a.exp(), a * 2), lambda ctx, g, h: g * ctx.saved_tensors[0] + h * 2,
+               lambda ctx, inputs, output: ctx.save_for_backward(output[0]))  # fmt: skip
+Partial = function(lambda ctx, a: (ctx.set_materialize_grads(False), a * 2)[1], lambda ctx, g: None if g is None else g * 2)
+Writes = function(lambda ctx, a: (ctx.mark_dirty(a), a.mul_(2))[1], lambda ctx, g: g * 2)
+Draws = function(lambda ctx, a: a + torch.rand_like(a), lambda ctx, g: g)
+Stores = function(lambda ctx, a, log: (log.append(len(log)), a * 2)[1], lambda ctx, g: (g * 2, None))
+Logs = function(lambda ctx, a: (LOG.append(1), a * 2)[1], lambda ctx, g: g * 2)
+Items = function(lambda ctx, a: (a * 2, 3), lambda ctx, g, _: g * 2)
+Raises = function(lambda ctx, a: a * 2 if a.sum() < 1e6 else a @ a.new_ones(99), lambda ctx, g: g * 2)
+
+
+def caught(x, w):
+    try:
+        return Raises.apply(x @ w * 1e7).sum()
+    except RuntimeError:
+        return (x @ w).cos()
+
+
+CASES = {  # function, breaks
+    "saves": (lambda x, w: Saves.apply((x @ w).relu(), w) * 2 + 1, 0),
+    "twice": (lambda x, w: Saves.apply(Saves.apply(x @ w, w).tanh(), w), 0),
+    "numbers": (lambda x, w: Rounds.apply(x @ w, 4.0).sin(), 0),
+    "a global": (lambda x, w: Global.apply(x @ w).sin(), 0),
+    "an alias": (lambda x, w: Alias.apply((x @ w).tanh()) * 2, 0),
+    "an alias that is read beside a write": (lambda x, w: (y := (x @ w).tanh()) * Alias.apply(y).clone().add_(1), 0),
+    "its operand": (lambda x, w: Same.apply(x @ w) * x, 0),
+    "two results": (lambda x, w: (lambda a, b: a * b + a)(*Two.apply(x @ w)), 0),
+    "an undefined gradient": (lambda x, w: Partial.apply(x @ w).sin(), 0),
+    "no gradient wanted": (lambda x, w: Saves.apply(x.detach(), w.detach()) + (x @ w), 0),
+    "a write": (lambda x, w: Writes.apply((x @ w) * 2) + 1, 1),
+    "random numbers": (lambda x, w: Draws.apply(x @ w) * 2, 1),
+    "a list": (lambda x, w: Stores.apply(x @ w, []) * 2, 1),
+    "a global list": (lambda x, w: Logs.apply(x @ w) * 2, 1),
+    # the first call gives up
+    "more than tensors": (lambda x, w: Items.apply(x @ w)[0] * 2, None),
+    "an exception": (caught, None),
+}
+
+
+def leaves(i):
+    torch.manual_seed(i)
+    return torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_like_eager(name):
+    fn, broken = CASES[name]
+    LOG.clear()
+    same(fn, make_args=leaves, no_grad=False, backward=True, versions=True)
+    if not EAGER and broken is not None:
+        assert ccompile.explain(fn)(*leaves(0)).graph_break_count == broken
+
+
+def test_second_derivatives_and_new_sizes():
+    fn = CASES["saves"][0]
+    compiled, before = ccompile.compile(fn), counters()
+    for n in (3, 4, 5, 6, 7):
+        given = [torch.randn(n, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)]
+        got = []
+        for f in (fn, compiled):
+            pick = given[0][:4] if n >= 4 else torch.cat([given[0], given[0][:1]])
+            first = torch.autograd.grad(f(pick, given[1]).sum(), given, create_graph=True)
+            got.append(torch.autograd.grad(sum(g.square().sum() for g in first), given))
+        torch.testing.assert_close(got[1], got[0])
+    assert EAGER or counters()["graph_break"] == before["graph_break"]
+
+
+def test_forward_is_replaced():
+    custom = function(lambda ctx, a: a * 2, lambda ctx, g: g * 2)
+
+    def fn(x):
+        return custom.apply(x) + 1
+
+    compiled, x = ccompile.compile(fn), torch.ones(3, requires_grad=True)
+    assert torch.equal(compiled(x), fn(x)) and torch.equal(compiled(x), fn(x))
+    custom.forward = staticmethod(lambda ctx, a: a * 5)
+    assert torch.equal(compiled(x), fn(x)) and compiled(x).grad_fn is not None
