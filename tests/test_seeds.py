@@ -1,6 +1,7 @@
 """Every code listing of the five source documents (tests/seeds/): with ccompile in place of torch.compile it gives what
 eager gives, breaks where the document or today's Dynamo says, and its reader finds what the document promises."""
 
+import inspect
 import json
 import os
 import random
@@ -117,6 +118,57 @@ def test_traces_and_debug_modes_are_accepted(tmp_path):
     profiling.trace_of_passes(str(tmp_path / "inductor_trace.log"))
     assert ccompile.config.trace.enabled and ccompile.config.debug
     ccompile.config.trace.enabled = ccompile.config.debug = False
+
+
+def test_report_of_breaks(capsys):
+    found = breaks.analyze_graph_breaks(lambda x: exercises.process(x, 0.5), t(4, 3))
+    shown = capsys.readouterr().out
+    assert f"graph breaks: {found.graph_break_count}" in shown and f"graphs: {len(found.graphs)}" in shown
+    assert [one.reason for one in found.break_reasons] == ["tensor_value", "print"]
+    source = inspect.getsourcelines(exercises.process)
+    for one, line in zip(found.break_reasons, ("x.mean().item()", "print(f")):
+        assert one.file == exercises.__file__ and line in source[0][one.line - source[1]]
+        assert one.advice
+    assert "placeholder" not in shown and "x" in shown  # the placeholders' names
+
+
+def test_regions_of_a_model():
+    found, count = regions.analyze_compilation_regions(mistakes.BadIf(), t(4, 16))
+    assert count == 1 and [one["id"] for one in found] == [0, 1]
+    # rand and >; linear and the sum. Placeholders: none; x, weight and bias. An output each.
+    assert [one["memory_ops"] for one in found] == [1, 4]
+    assert not any(one["has_control_flow"] for one in found)
+
+
+def test_analyzer_of_exercise_4_6():
+    report = exercises.GraphBreakAnalyzer().analyze(mistakes.LogInsideForward(), t(8, 16))
+    assert report["total_breaks"] == 0  # the graphs less one: nothing is left to compile behind the break
+    (graph,) = report["graphs"]
+    assert graph["node_count"] >= 4 and graph["optimization_potential"] == "low"
+    assert report["suggestions"] == []
+
+
+def test_compiled_graph_as_text():
+    graph = profiling.get_compiled_graph(mistakes.GoodVectorized(), t(3, 4))
+    assert [node.op for node in graph.graph.nodes if node.op != "call_method"] == ["placeholder", "call_function", "call_function", "output"]
+    assert "arange" in str(graph)
+
+
+def test_debug_compilation(capsys):
+    try:
+        article.debug_compilation()
+    finally:
+        torch._logging.set_logs()
+    shown = capsys.readouterr().out
+    assert "Graph Count: 1" in shown and "Graph Break Count: 0" in shown
+    assert int(shown.rsplit("nodes of the exported graph: ", 1)[1]) > 7
+
+
+def test_export_is_one_graph_or_an_error():
+    with pytest.raises(ccompile.Unsupported):
+        ccompile.export(mistakes.LogInsideForward())(t(8, 16))
+    with pytest.raises(ValueError, match="no tensor op"):
+        ccompile.export(lambda x: x, t(2))
 
 
 def test_structured_log(caplog):

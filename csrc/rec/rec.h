@@ -39,8 +39,6 @@ const struct CcPlace *cc_break_place(const CcBreakInfo *info);
 bool cc_break_rewrite(const CcBreakInfo *info, int *row, const char **before, const char **after);
 void cc_break_clear(CcBreakInfo *info);
 void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from);
-/* The innermost frame outside torch's folder; else the innermost one; NULL: none. */
-const struct CcPlace *cc_break_place(const CcBreakInfo *info);
 bool cc_break_in_torch(PyObject *file);                   /* the file is one of torch's */
 void cc_break_text(const CcBreakInfo *info, CcSbuf *out); /* the reason's id, the stack, the advice: a line each */
 

@@ -76,12 +76,6 @@ bool cc_break_in_torch(PyObject *file) {
     return path != NULL && end != NULL && strncmp(path, torch, (size_t)(end - torch) + 1) == 0;
 }
 
-const struct CcPlace *cc_break_place(const CcBreakInfo *info) {
-    for (int i = info->n_stack - 1; i >= 0; i--)
-        if (!cc_break_in_torch(info->stack[i].file)) return &info->stack[i];
-    return info->n_stack > 0 ? &info->stack[info->n_stack - 1] : NULL;
-}
-
 void cc_break_text(const CcBreakInfo *info, CcSbuf *out) {
     cc_sbuf_add(out, "reason: %s\n", cc_reason_name(info->reason));
     for (int i = 0; i < info->n_stack; i++) {

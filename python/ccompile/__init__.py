@@ -17,7 +17,7 @@ from .artifacts import load_cache_artifacts, save_cache_artifacts  # noqa: E402
 from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
 from .logs import from_environment as _logs_from_environment  # noqa: E402
 from .logs import set_logs  # noqa: E402
-from .report import BreakReason, Explanation, explain  # noqa: E402
+from .report import BreakReason, Explanation, explain, export  # noqa: E402
 from .repro import from_environment as _repro_from_environment  # noqa: E402
 from .shapes import bucketed, precompile  # noqa: E402
 from .stance import set_stance  # noqa: E402
@@ -35,7 +35,7 @@ from .twins import (  # noqa: E402
     substitute_in_graph,
 )
 
-_library = (compile, explain, install, uninstall, list_backends, mark_dynamic, maybe_mark_dynamic, mark_static)
+_library = (compile, explain, export, install, uninstall, list_backends, mark_dynamic, maybe_mark_dynamic, mark_static)
 for _own in (*_library, precompile, bucketed, reset):
     _core.break_at(_own)  # a call of one of these in compiled code is a single graph break
 
@@ -62,6 +62,7 @@ __all__ = [
     "error_on_graph_break",
     "events",
     "explain",
+    "export",
     "graph_break",
     "install",
     "installed",

@@ -323,6 +323,22 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return run(*args, **kwargs) if args or kwargs else run
 
 
+def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """export(fn)(*args, **kwargs) runs fn once and returns its one Graph, for programs that read the graph of
+    torch._dynamo.export; it cannot be run. export(fn, *args, **kwargs) does the same for at least one argument. Raises
+    Unsupported if fn has a graph break, and ValueError if it has no tensor op."""
+    whole = compile(fn, fullgraph=True)
+
+    def run(*args: Any, **kwargs: Any) -> Graph:
+        whole(*args, **kwargs)
+        found = report(whole)
+        if not found.graphs:
+            raise ValueError(f"ccompile.export: {found.name} has no tensor op")
+        return found.graphs[0]
+
+    return run(*args, **kwargs) if args or kwargs else run
+
+
 def report(compiled: Any) -> Explanation:
     """Explains a compiled callable that has already run: its current entries, and the breaks of its last recording."""
     return Explanation.of(compiled_of(compiled))
