@@ -149,7 +149,7 @@ class Counted:
 
 
 @pytest.mark.skipif(EAGER, reason="needs the product")
-def test_explain_calls_once_and_says_what_gave_up():
+def test_explain_repeats_a_call_that_gave_up_and_says_what():
     calls = []
 
     def fn(x):
@@ -158,8 +158,8 @@ def test_explain_calls_once_and_says_what_gave_up():
         return x * n
 
     report = ccompile.explain(fn)(torch.ones(3))
-    assert calls == [3] and (report.graph_count, len(report.give_ups)) == (0, 1)
-    assert "the next call breaks there instead" in str(report)
+    assert calls == [3, 3] and (report.graph_count, report.break_count, len(report.give_ups)) == (1, 1, 1)
+    assert "later calls break there instead" in str(report)
     compiled = ccompile.compile(fn)
     for _ in range(2):
         compiled(torch.ones(3))
