@@ -5,7 +5,7 @@
 Each row multiplies [m, k] by weights of two layouts: F.linear's [n, k], and addmm's [k, n] (GPT-2's Conv1D). A call
 multiplies by several copies of the weights in turn, together larger than most last-level caches, as a model's layers
 are. "onednn" is torch's own call of it with plain weights; "frozen" is mode="max-autotune". The ways run in alternating
-blocks in one process; a figure is of the fastest block. "of best" is default mode over the better of eager and oneDNN."""
+blocks in one process; a figure is of the fastest block. "of best" is default mode over the better of these two."""
 
 import argparse
 import json

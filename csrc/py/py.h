@@ -67,7 +67,7 @@ int cc_code_onward(const CcCode *code, int pc);
 int cc_code_line(const CcCode *code, int pc); /* source line; -1: unknown */
 /* The name of a local, cell or free variable; NULL (no error): a slot of the stack. */
 CC_NEW PyObject *cc_code_variable(PyCodeObject *co, int slot);
-bool cc_code_writes(const CcInsn *insn);      /* x[0] = y, del x[0], x += y */
+bool cc_code_writes(const CcInsn *insn); /* x[0] = y, del x[0], x += y */
 const char *cc_op_name(CcOp op);
 
 /* ------------------------------------------------------------------ events */

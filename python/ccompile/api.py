@@ -143,9 +143,7 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return model if isinstance(called_by(model), _core.Disabled) else recompile(model._orig_mod)
     if isinstance(model, torch.nn.Module):
         settings = _with_dims(model, settings)
-        return wrap_module(
-            model, recompile, functools.partial(_made, **{"name": type(model).__qualname__, **settings})
-        )
+        return wrap_module(model, recompile, functools.partial(_made, **{"name": type(model).__qualname__, **settings}))
     if isinstance(model, _core.Compiled):
         return recompile(model._orig_fn)
     if isinstance(model, functools.partial):
