@@ -556,7 +556,7 @@ def recorded(fn, *args, **kw):
     """The same for a single call, which explain repeats where the recording gave up."""
 
     def once(fn):
-        compiled = ccompile.compile(fn)
+        compiled = ccompile.compile(fn, isolate_recompiles=True)
 
         def run(*args, **kw):
             compiled(*args, **kw)

@@ -16,7 +16,7 @@ def plans(compiled):
 
 def steps(fn, *args, calls=3):
     """Compiled against eager in values, strides and NaNs; -> the steps of its plan, first words only."""
-    compiled = ccompile.compile(fn)
+    compiled = ccompile.compile(fn, isolate_recompiles=True)
     with torch.no_grad():
         for _ in range(calls):
             agree(compiled(*args), fn(*args))

@@ -53,7 +53,7 @@ def program():
         outside(y)
         return torch.linalg.det(y.sin().cos() @ y.T)
 
-    compiled = ccompile.compile(log_program)
+    compiled = ccompile.compile(log_program, isolate_recompiles=True)
     with torch.no_grad():
         for n in (3, 4, 5, 6):
             compiled(torch.randn(n, 7))

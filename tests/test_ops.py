@@ -182,7 +182,9 @@ def cases_of(row):
 
 def run_good(row, cases):
     for group in [[case] for case in cases] if row.random else [cases]:
-        compiled = ccompile.compile(lambda batch: [fn(*args, **kwargs) for fn, args, kwargs in batch])
+        compiled = ccompile.compile(
+            lambda batch: [fn(*args, **kwargs) for fn, args, kwargs in batch], isolate_recompiles=True
+        )
         for seed in (1, 2):
             batch = [(case.fn, *case.given(seed)) for case in group]
             torch.manual_seed(seed)

@@ -41,7 +41,7 @@ def ways(compiled, net, *inputs, calls=2):
 
 
 def frozen(net):
-    return ccompile.compile(net, mode="max-autotune")
+    return ccompile.compile(net, mode="max-autotune", isolate_recompiles=True)
 
 
 def norm(channels, seed=10):
@@ -139,7 +139,7 @@ def test_one_output(name, size):
     conv = nn.Conv2d(channels, 1, **kw)
     model = net(conv, behind)
     x, other = randn(size[0], channels, *size[1:]), randn(size[0], channels, *size[1:], seed=3)
-    for compiled in (frozen(model), ccompile.compile(model)):
+    for compiled in (frozen(model), ccompile.compile(model, isolate_recompiles=True)):
         assert "one-output" in ways(compiled, model, x, other)[0]
     window = randn(size[0], channels + 2, size[1], size[2] + 3)[:, 1:-1, :, 2:-1]
     assert "one-output" in ways(ccompile.compile(model), model, window)[0]
@@ -194,7 +194,7 @@ def test_depthwise_columns(name, dtype):
     window = randn(size[0], size[1], *size[2:-1], size[-1] + 3)[..., 2:-1].to(dtype)
     spread = 4e-6 if dtype == torch.float32 else 2**-7
     for x in (randn(*size).to(dtype), window):
-        for compiled in (frozen(model), ccompile.compile(model)):
+        for compiled in (frozen(model), ccompile.compile(model, isolate_recompiles=True)):
             before = max((e.serial for e in ccompile.events()), default=0)
             with torch.no_grad():
                 agree(compiled(x), model(x), rtol=max(1e-4, spread), spread=spread)
@@ -234,7 +234,7 @@ DEPTH = {
 def test_depthwise(name, size, bias):
     channels, kw = DEPTH[name]
     model = between(channels, channels, nn.Conv2d(channels, channels, groups=channels, bias=bias, **kw))
-    for compiled in (frozen(model), ccompile.compile(model)):
+    for compiled in (frozen(model), ccompile.compile(model, isolate_recompiles=True)):
         assert "depthwise" in ways(compiled, model, randn(size[0], 16, *size[1:]))[0]
 
 
@@ -301,7 +301,7 @@ def test_weights_with_channels_innermost():
     for groups in (1, 32):
         model = between(32, 32, nn.Conv2d(32, 32, 3, padding=1, groups=groups), nn.ReLU())
         model.to(memory_format=torch.channels_last)
-        for compiled in (frozen(model), ccompile.compile(model)):
+        for compiled in (frozen(model), ccompile.compile(model, isolate_recompiles=True)):
             ways(compiled, model, randn(2, 16, 12, 12), randn(2, 16, 12, 12).to(memory_format=torch.channels_last))
 
 
@@ -504,7 +504,7 @@ def test_pairs(name):
     """A 1x1 convolution that makes much, and the depthwise one that alone reads it."""
     size, kw = PAIRS[name]
     model, x = make_pair(kw), randn(size[0], 16, *size[1:])
-    for compiled in (frozen(model), ccompile.compile(model)):
+    for compiled in (frozen(model), ccompile.compile(model, isolate_recompiles=True)):
         found, plan = ways(compiled, model, x)
         assert found == ["direct", "depthwise", "direct"] and len(plan) == 3, plan
         with torch.no_grad():

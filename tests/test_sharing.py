@@ -14,7 +14,7 @@ from torch import nn
 
 @pytest.fixture(autouse=True)
 def _forgotten():
-    for table in (sharing._lenders, sharing._kept, sharing._gone):
+    for table in (sharing._lenders, sharing._kept):
         table.clear()
 
 
@@ -158,18 +158,17 @@ def test_nothing_is_kept_alive():
     gc.collect()
     gc.collect()
     assert not any(ref() for ref in (*gone, *refs))
-    assert not sharing._lenders and not sharing._kept
+    assert all(ref() is None for ref in sharing._lenders.values()) and not sharing._kept
 
 
 def test_tables_do_not_grow():
-    for i in range(sharing._GONE + 50):
+    for i in range(sharing._KNOWN + 50):
         space = {}
         exec(f"def f(x): return x + {i}", space)
         for _ in range(2):
             ccompile.compile(space["f"])
     assert len(sharing._kept) == sharing._KEPT
-    assert len(sharing._gone) <= sharing._GONE
-    assert len(sharing._lenders) == sharing._KEPT
+    assert len(sharing._lenders) == sharing._KNOWN
 
 
 def test_compiled_inside_compiled_code_and_in_threads():

@@ -205,8 +205,8 @@ static PyObject *step_dict(Runs *r, const CcPlan *plan, int at, const int *origi
         if (step.why != NULL) r->why[node] = step.why;
     }
     cc_run_step_text(plan, at, &source);
-    return ops != NULL ? Py_BuildValue("{s:s,s:z,s:N,s:d,s:N}", "kind", step.kind, "why", step.why, "ops", ops, "ms",
-                                       step.ms, "source", cc_listing_text(&source))
+    return ops != NULL ? Py_BuildValue("{s:s,s:z,s:z,s:N,s:d,s:N}", "kind", step.kind, "way", step.way, "why", step.why,
+                                       "ops", ops, "ms", step.ms, "source", cc_listing_text(&source))
                        : NULL;
 }
 

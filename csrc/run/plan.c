@@ -214,7 +214,8 @@ static double mean_ms(const CcPlan *plan, int step) {
 CcPlanStep cc_run_step(const CcPlan *plan, int step) {
     const CcStep *s = &plan->step.at[step];
     const char *kind = s->kind == CC_STEP_KERNEL ? "kernel" : s->kind == CC_STEP_HOST ? "torch" : s->family->name;
-    return (CcPlanStep){.kind = kind, .why = s->why, .n_node = s->n_node, .ms = mean_ms(plan, step)};
+    const char *way = s->family && s->family->way ? s->family->way(s->work) : NULL;
+    return (CcPlanStep){.kind = kind, .way = way, .why = s->why, .n_node = s->n_node, .ms = mean_ms(plan, step)};
 }
 
 int cc_run_step_node(const CcPlan *plan, int step, int i, const char **op) {
@@ -241,7 +242,6 @@ void cc_run_print(const CcPlan *plan, CcSbuf *out) {
         if (step->narrowed) cc_sbuf_add(out, " narrowed");
         if (step->transposed) cc_sbuf_add(out, " transposed");
         if (step->channels_last) cc_sbuf_add(out, " channels_last");
-        if (step->family && step->family->way) cc_sbuf_add(out, " by %s", step->family->way(step->work));
         for (int i = 0; i < step->n_drop; i++)
             cc_sbuf_add(out, "%s%%%d", i ? " " : " drop ", plan->drop.at[step->drop0 + i]);
         if (plan->runs) cc_sbuf_add(out, " %.3f ms", mean_ms(plan, s));

@@ -89,6 +89,7 @@ void cc_run_stats(const CcPlan *plan, CcPlanStats *out);
 /* For reports: one step of a plan. */
 typedef struct CcPlanStep {
     const char *kind; /* "kernel", the family of a library call, or "torch" */
+    const char *way;  /* which implementation of several; NULL: there is one */
     const char *why;  /* torch: why not a kernel */
     int n_node;
     double ms; /* with CCOMPILE_PROFILE=1, the mean; else 0 */

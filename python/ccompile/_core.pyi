@@ -39,6 +39,7 @@ class NodeDict(TypedDict):
 
 class StepDict(TypedDict):
     kind: str
+    way: str | None
     why: str | None
     ops: list[str]
     ms: float

@@ -9,7 +9,6 @@ Lenders are held weakly, so that compiling keeps nothing alive. A function witho
 compiled again although the earlier result is gone (`torch.compile(f)(x)` in a loop) is the exception: the next result
 is kept, the last 64 of them."""
 
-import functools
 import types
 import weakref
 from collections import OrderedDict
@@ -18,10 +17,11 @@ from typing import Any
 
 from . import _core
 
-_KEPT, _GONE = 64, 1024
-_lenders: dict[Any, "weakref.ref[_core.Compiled]"] = {}
+_KEPT, _KNOWN = 64, 1024
+# References without callbacks: compiled code may drop a result, and would break where a callback runs. A dead one says
+# that its key was compiled before.
+_lenders: "OrderedDict[Any, weakref.ref[_core.Compiled]]" = OrderedDict()
 _kept: "OrderedDict[Any, _core.Compiled]" = OrderedDict()
-_gone: "OrderedDict[Any, None]" = OrderedDict()  # keys of results that nothing refers to any more
 
 
 def make(fn: Callable[..., Any], isolate: bool = False, **settings: Any) -> _core.Compiled:
@@ -33,9 +33,9 @@ def make(fn: Callable[..., Any], isolate: bool = False, **settings: Any) -> _cor
     lender = found() if found is not None else None
     made = _core.Compiled(fn, lender=lender, **settings)
     if lender is None:
-        _lenders[key] = weakref.ref(made, functools.partial(_forget, key))
-        if key in _gone and _has_code_only(fn):
-            _keep(key, made)
+        _put(_lenders, _KNOWN, key, weakref.ref(made))
+        if found is not None and _has_code_only(fn):
+            _put(_kept, _KEPT, key, made)
     return made
 
 
@@ -61,16 +61,9 @@ def _has_code_only(fn: Any) -> bool:
     return type(fn) is types.FunctionType and not (fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__)
 
 
-def _keep(key: Any, made: _core.Compiled) -> None:
-    _kept[key] = made
-    if len(_kept) > _KEPT:
-        _kept.popitem(last=False)
-
-
-def _forget(key: Any, ref: Any) -> None:
-    if _lenders.get(key) is not ref:
-        return
-    del _lenders[key]
-    _gone[key] = None
-    if len(_gone) > _GONE:
-        _gone.popitem(last=False)
+def _put(table: "OrderedDict[Any, Any]", most: int, key: Any, value: Any) -> None:
+    """Adds the newest item; drops the oldest ones beyond `most`."""
+    table.pop(key, None)
+    table[key] = value
+    while len(table) > most:
+        table.popitem(last=False)

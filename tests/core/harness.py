@@ -45,7 +45,7 @@ class Operand(c.Structure):
 
 class Options(c.Structure):
     _fields_ = [("host_only", c.c_bool), ("no_llvm", c.c_bool), ("no_dnnl", c.c_bool), ("default_dtype", c.c_uint8),
-                ("autotune", c.c_bool), ("ordered", c.c_bool), ("fills", c.c_bool),
+                ("autotune", c.c_bool), ("measures", c.c_bool), ("ordered", c.c_bool), ("fills", c.c_bool),
                 ("convolves", c.c_bool), ("no_library", c.c_bool)]  # fmt: skip
 
 
