@@ -223,13 +223,13 @@ print(sum(e.kind == "choice" for e in ccompile.events()))
 
 
 def test_choices_are_kept_on_disk(tmp_path):
-    """For numbers of rows nearby, too."""
+    """For numbers of rows nearby, too. What a busy machine has disturbed is measured again by the next process."""
     env = {**os.environ, "CCOMPILE_CACHE_DIR": str(tmp_path)}
-    counts = [
-        subprocess.run([sys.executable, "-c", CHOOSE], env=env, capture_output=True, text=True, check=True, timeout=300)
-        for _ in range(2)
-    ]
-    assert [done.stdout.strip() for done in counts] == ["1", "0"]
+    counts = []
+    while counts[-1:] != ["0"] and len(counts) < 8:
+        done = subprocess.run([sys.executable, "-c", CHOOSE], env=env, capture_output=True, text=True, check=True)
+        counts.append(done.stdout.strip())
+    assert counts[-1] == "0" and set(counts[:-1]) == {"1"}
 
 
 NARROW = """

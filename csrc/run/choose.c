@@ -14,6 +14,7 @@ enum {
     /* the way that the rule picks is kept unless another one takes at most 31/32 of its time */
     FAVOUR = 32,
     SLOW = 2,          /* a way this many times slower than the best is not run again */
+    STEADY = 8,        /* the two best runs of the fastest way may differ by 1/8 */
     MOST_ROWS = 512,   /* that are measured */
     FEW_COLUMNS = 128, /* multiple of the columns that are measured */
     LINE = 64
@@ -127,8 +128,8 @@ bool cc_choose_may(const CcChoice *c) { return pays(c) && wanted() < 0; }
 typedef struct Trial {
     CcWay way;
     CcScratch *scratch;
-    uint64_t best; /* ns; 0: fails */
-    bool out;
+    uint64_t best, second; /* ns; 0: not timed */
+    bool out;              /* it fails */
 } Trial;
 
 static void set_size(CcPrimDesc *d, int dim, int64_t size) { /* of the results */
@@ -180,8 +181,14 @@ static uint64_t time_trial(Trial *t, const CcPrimDesc *part, const CcPrimCall *c
     const uint64_t start = cc_log_now_ns();
     if (run_trial(t, call) < 0) t->out = true;
     const uint64_t spent = CC_MAX(1, cc_log_now_ns() - start);
-    if (!t->out && (!t->best || spent < t->best)) t->best = spent;
-    return t->out ? UINT64_MAX : t->best;
+    if (t->out) return UINT64_MAX;
+    if (!t->best || spent < t->best) {
+        t->second = t->best;
+        t->best = spent;
+    } else if (!t->second || spent < t->second) {
+        t->second = spent;
+    }
+    return t->best;
 }
 
 static CcWayKind fastest(const Trial *trial, CcWayKind rule) {
@@ -193,6 +200,9 @@ static CcWayKind fastest(const Trial *trial, CcWayKind rule) {
     }
     return best;
 }
+
+/* Did nothing else disturb its best runs? Otherwise a busy machine's choice would be kept on disk. */
+static bool is_steady(const Trial *t) { return t->second && t->second - t->best <= t->best / STEADY; }
 
 static void report(const CcChoice *c, const Trial *trial, CcWayKind best) {
     const CcPrimDesc *d = c->desc;
@@ -228,8 +238,8 @@ CcWayKind cc_choose_measure(const CcChoice *c, const CcPrimCall *call) {
     pthread_mutex_lock(&lock);
     keep(&key, (int)way);
     pthread_mutex_unlock(&lock);
-    const char byte = (char)way;
-    cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){(char *)&byte, 1});
+    char byte = (char)way;
+    if (is_steady(&trial[way])) cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){&byte, 1});
     cc_sbuf_free(&key);
     report(c, trial, way);
     for (int i = 0; i < CC_WAYS; i++) {
