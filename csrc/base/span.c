@@ -25,9 +25,11 @@ void cc_span_open(CcSpan *s, CcSpanKind kind, const char *fmt, ...) {
     cc_sbuf_whole(s->name);
     s->kind = kind;
     s->range = NULL;
-    char full[sizeof s->name + 32];
-    snprintf(full, sizeof full, "ccompile::%s %s", cc_span_name(kind), s->name);
-    if (cc_span_on & CC_SPANS_PROFILER) s->range = ranges.enter(full);
+    if (cc_span_on & CC_SPANS_PROFILER) {
+        char full[sizeof s->name + 32];
+        snprintf(full, sizeof full, "ccompile::%s %s", cc_span_name(kind), s->name);
+        s->range = ranges.enter(full);
+    }
     s->start_ns = cc_log_now_ns();
 }
 

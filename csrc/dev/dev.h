@@ -289,6 +289,8 @@ size_t cc_dnnl_bytes(const CcPrim *p);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err); /* thread-safe */
 /* Does this CPU have oneDNN code for products of bf16 or f16 with a post-op operand of that dtype? */
 bool cc_dnnl_native(CcDtype dtype);
+/* vet.c: sets a size of dst and of the post-ops' operands. */
+void cc_vet_resize(CcPrimDesc *d, int dim, int64_t size);
 void cc_dnnl_forget(void); /* drops the library's resident pages */
 const char *cc_dnnl_describe(void);
 void cc_dnnl_identify(CcSbuf *out); /* the library's file, which this does not load */

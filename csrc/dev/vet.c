@@ -49,7 +49,7 @@ int64_t cc_vet_work(const CcPrimDesc *d) {
     return product_of(d->kind == CC_PRIM_DECONV ? &d->src : &d->dst, 0) * depth_of(d);
 }
 
-static void set_size(CcPrimDesc *d, int dim, int64_t size) { /* of dst and the post-ops' operands */
+void cc_vet_resize(CcPrimDesc *d, int dim, int64_t size) {
     d->dst.size[dim] = size;
     for (int i = 0; i < d->n_post; i++)
         if (d->post[i].operand.ndim && d->post[i].operand.size[dim] > 1) d->post[i].operand.size[dim] = size;
@@ -66,21 +66,21 @@ static void shrink_product(CcPrimDesc *d) {
         const int64_t most = CC_MIN(2, d->dst.size[i]);
         d->src.size[i] = CC_MIN(most, d->src.size[i]);
         d->weights.size[i] = CC_MIN(most, d->weights.size[i]);
-        set_size(d, i, most);
+        cc_vet_resize(d, i, most);
     }
     const int64_t rows = fewer(d->dst.size[r], BLOCK, 1), columns = fewer(d->dst.size[c], BLOCK, 4);
     d->src.size[r] = rows;
-    set_size(d, r, rows);
+    cc_vet_resize(d, r, rows);
     d->weights.size[c] = columns;
     if (d->bias.ndim) d->bias.size[d->bias.ndim - 1] = columns;
-    set_size(d, c, columns);
+    cc_vet_resize(d, c, columns);
 }
 
 /* Batch 1; fewer lines in 2 and 3 dims; fewer output channels. */
 static void shrink_conv(CcPrimDesc *d) {
     const bool groups = d->weights.ndim > d->dst.ndim;
     d->src.size[0] = 1;
-    set_size(d, 0, 1);
+    cc_vet_resize(d, 0, 1);
     if (d->dst.ndim > 3) {
         const int64_t reach = d->dilation[0] * (d->weights.size[2 + groups] - 1),
                       edge = d->pad_before[0] + d->pad_after[0];
@@ -89,17 +89,17 @@ static void shrink_conv(CcPrimDesc *d) {
         const int64_t wide = (few - 1) * d->stride[0] + reach + 1 - edge;
         if (d->kind == CC_PRIM_CONV && wide > 0 && wide <= d->src.size[2]) {
             d->src.size[2] = wide;
-            set_size(d, 2, few);
+            cc_vet_resize(d, 2, few);
         } else if (d->kind == CC_PRIM_DECONV && wide > 0 && wide <= d->dst.size[2]) {
             d->src.size[2] = few;
-            set_size(d, 2, wide);
+            cc_vet_resize(d, 2, wide);
         }
     }
     if (groups) return;
     const int64_t outputs = fewer(d->dst.size[1], BLOCK, 2);
     d->weights.size[0] = outputs;
     if (d->bias.ndim) d->bias.size[0] = outputs;
-    set_size(d, 1, outputs);
+    cc_vet_resize(d, 1, outputs);
 }
 
 static int64_t extent(const CcTensorDesc *t) { /* elements from the first to the last, gaps included */

@@ -18,8 +18,7 @@ enum {
     /* Products of more rows follow the rule: runs of one product after the other find its operands in other caches than
      * the model leaves them in (2048x1024x256: BLAS 23 % faster alone, MiniTransformer 8 % slower with it; Zen 4). */
     MOST_ROWS = 512,
-    FEW_COLUMNS = 128, /* multiple of the columns that are measured */
-    LINE = 64
+    FEW_COLUMNS = 128 /* multiple of the columns that are measured */
 };
 static const int64_t MOST_WORK = 1 << 26;  /* multiply-adds of a measured run, 1 ms at 130 GFLOP/s */
 static const int64_t LEAST_WORK = 1 << 20; /* smaller products follow the rule */
@@ -134,12 +133,6 @@ typedef struct Trial {
     bool out;              /* it fails */
 } Trial;
 
-static void set_size(CcPrimDesc *d, int dim, int64_t size) { /* of the results */
-    d->dst.size[dim] = size;
-    for (int i = 0; i < d->n_post; i++)
-        if (d->post[i].operand.ndim && d->post[i].operand.size[dim] > 1) d->post[i].operand.size[dim] = size;
-}
-
 /* The first columns of the product, in the same memory. */
 static CcPrimDesc part_of(const CcPrimDesc *d) {
     CcPrimDesc part = *d;
@@ -148,7 +141,7 @@ static CcPrimDesc part_of(const CcPrimDesc *d) {
     const int64_t columns = CC_MAX(1, most / FEW_COLUMNS) * FEW_COLUMNS;
     part.weights.size[1] = columns;
     if (part.bias.ndim) part.bias.size[1] = columns;
-    set_size(&part, 1, columns);
+    cc_vet_resize(&part, 1, columns);
     return part;
 }
 
@@ -160,26 +153,31 @@ static void evict(const CcTensorDesc *w, const char *at) {
         cc_cpu_evict(at + i * w->stride[!inner] * size, w->size[inner] * size);
 }
 
-static int run_trial(const Trial *t, const CcPrimCall *call) {
+static int run_trial(const Trial *t, const CcPrimCall *call, CcErr *err) {
     CcPrimCall own = *call;
-    CcErr ignored;
     own.packed = call->version == CC_NO_VERSION ? NULL : t->way.packed;
     own.scratch = t->scratch ? t->scratch->at : NULL;
-    return cc_ways_run(&t->way, &own, &ignored);
+    return cc_ways_run(&t->way, &own, err);
+}
+
+static int prepare(Trial *t, CcWayKind kind, const CcPrimDesc *part, const CcPrimCall *call, CcErr *err) {
+    if (cc_ways_make(&t->way, kind, part, err) < 0) return -1;
+    const size_t bytes = cc_ways_bytes(&t->way);
+    if (bytes && !(t->scratch = cc_scratch_take(bytes))) return cc_err_set(err, CC_E_MEMORY, "no memory to measure it");
+    return run_trial(t, call, err); /* packs, and makes threads and buffers */
 }
 
 static void begin(Trial *t, CcWayKind kind, const CcPrimDesc *part, const CcPrimCall *call) {
-    CcErr ignored;
-    t->out = cc_ways_make(&t->way, kind, part, &ignored) < 0;
-    const size_t bytes = t->out ? 0 : cc_ways_bytes(&t->way);
-    if (bytes) t->out = (t->scratch = cc_scratch_take(bytes)) == NULL;
-    t->out = t->out || run_trial(t, call) < 0; /* packs, and makes threads and buffers */
+    CcErr why = {0};
+    t->out = prepare(t, kind, part, call, &why) < 0;
+    if (t->out) cc_log_add(CC_LOG_FALLBACK, "a product by %s is not measured: %s", cc_ways_name(kind), why.text);
 }
 
 static uint64_t time_trial(Trial *t, const CcPrimDesc *part, const CcPrimCall *call, bool cold) {
     if (cold) evict(&part->weights, call->weights);
     const uint64_t start = cc_log_now_ns();
-    if (run_trial(t, call) < 0) t->out = true;
+    CcErr why; /* it ran before: begin() */
+    if (run_trial(t, call, &why) < 0) t->out = true;
     const uint64_t spent = CC_MAX(1, cc_log_now_ns() - start);
     if (t->out) return UINT64_MAX;
     if (!t->best || spent < t->best) {

@@ -353,8 +353,16 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
 static CcWayKind rule_of(const CcGraph *g, const CcPrimDesc *d, const CcProduct *product) {
     const bool frozen = cc_prim_frozen(g, product->weights);
     if (product->own) return frozen ? CC_WAY_OWN_PACKED : CC_WAY_OWN;
-    const bool packed = (frozen && d->weights.ndim == 2) || cc_prim_cast_once(g, product->weights, d->dst.dtype);
-    return packed && !product->transposed ? CC_WAY_ONEDNN_PACKED : CC_WAY_ONEDNN;
+    return frozen && d->weights.ndim == 2 && !product->transposed ? CC_WAY_ONEDNN_PACKED : CC_WAY_ONEDNN;
+}
+
+/* The rule's way, which serves where no measured one does. */
+static int make_rule(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, CcErr *err) {
+    CcWay *way = &product->way;
+    if (cc_ways_make(way, product->choice.rule, d, err) < 0) return -1;
+    if (way->prim && !way->packed && cc_prim_cast_once(g, product->weights, d->dst.dtype))
+        way->packed = cc_packed_new();
+    return 0;
 }
 
 /* -1: the library refuses. */
@@ -363,14 +371,17 @@ static int make_way(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, C
                                  .rule = rule_of(g, d, product),
                                  .input_bytes = g->input_bytes};
     const bool several = g->measures && !product->transposed && (product->choice.ways >> product->choice.rule & 1);
-    if (!several) return cc_ways_make(&product->way, product->choice.rule, d, err);
+    if (!several) return make_rule(g, d, product, err);
     product->desc = cc_arena_alloc(arena, sizeof *d);
     if (!product->desc) return cc_err_set(err, CC_E_MEMORY, "no memory for a product");
     *product->desc = *d;
     product->choice.desc = product->desc;
     const int known = cc_choose_known(&product->choice);
     product->measures = known < 0 && cc_choose_may(&product->choice);
-    return cc_ways_make(&product->way, known < 0 ? product->choice.rule : (CcWayKind)known, d, err);
+    if (known >= 0 && cc_ways_make(&product->way, (CcWayKind)known, d, err) == 0) return 0;
+    if (known >= 0)
+        cc_log_add(CC_LOG_FALLBACK, "a product is not by %s: %s", cc_ways_name((CcWayKind)known), err->text);
+    return make_rule(g, d, product, err);
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
@@ -423,14 +434,15 @@ static int run_better(const CcProduct *p, Better *better, CcPrimCall *call, cons
 
 /* Finds out whether another way is faster here, for this run and later ones. An equal product may know already. */
 static void measure(CcProduct *p, const CcPrimCall *call, const CcHost *host) {
-    CcErr ignored;
+    CcErr why;
     CcPrimCall own = *call;
     const int known = cc_choose_known(&p->choice);
     if (p->choice.ways & (CC_WAY_BIT(OWN_PACKED) | CC_WAY_BIT(ONEDNN_PACKED)))
         own.version = host->version(host->ctx, p->weights);
     const CcWayKind kind = known < 0 ? cc_choose_measure(&p->choice, &own) : (CcWayKind)known;
     Better *better = kind == p->way.kind ? NULL : calloc(1, sizeof *better);
-    if (better && cc_ways_make(&better->way, kind, p->desc, &ignored) < 0) {
+    if (better && cc_ways_make(&better->way, kind, p->desc, &why) < 0) {
+        cc_log_add(CC_LOG_FALLBACK, "a product stays with %s: %s", cc_ways_name(p->way.kind), why.text);
         free(better);
         better = NULL;
     }
