@@ -14,43 +14,12 @@
 #include "run_int.h"
 
 enum {
-    MAX_NORM = 4096, /* channels of a batch norm: its scale and shift are on the stack */
-    NORM_LANES = 16,
     /* Size of weights from which oneDNN gets them in its blocked form: its reorder to its preferred layout is slow
      * (from cold memory 1x1 of 1024x2048: 5.4 ms against 0.33 while the convolution takes 1.8; 3x3 of 256x256: 0.55
      * against 0.18 of 1.8; 128x512: 0.011 against 0.006 of 0.9; same machine). Not for transposed convolutions,
      * which it then does without vectors (128 to 64 channels, 8x8, 4x4: 1180 ms instead of 1). */
     BLOCKED_FROM = 1 << 15,
 };
-
-typedef struct Norm {            /* values */
-    int weight, bias, mean, var; /* -1: none */
-    CcDtype dtype[4];            /* theirs */
-    float eps;
-    int64_t channels;
-    int post; /* post-op of the scale; the shift is the next one; -1: no batch norm */
-} Norm;
-
-/* A channels-last copy in the step's scratch memory. */
-typedef struct Reorder {
-    bool is;
-    CcLaunch launch;
-    int64_t at, bytes;
-} Reorder;
-
-typedef struct CcConv {
-    Reorder reorder[2]; /* of src, copied before; of dst, copied after */
-    CcPacked *packed;   /* for frozen weights, else NULL */
-    CcPrim *prim;       /* NULL: our own code */
-    CcConvShape image;
-    struct CcConv *wide; /* our own code: the convolution before this one, computed row by row; NULL: none */
-    int more;            /* our own code: the value that is added */
-    int64_t more_at;
-    CcDtype bias_dtype;
-    int src, weights, bias, dst, post[CC_DNNL_MAX_POST];            /* values; -1: none */
-    int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
-    Norm norm;
-} CcConv;
 
 /* Sets channels-last strides, regular ones also for dims of size 1: oneDNN reads those, torch leaves them arbitrary. */
 static void last_strides(const CcTensorDesc *t, int64_t *stride) {
@@ -228,16 +197,16 @@ static CcTensorDesc channels_desc(const CcTensorDesc *dst) {
 static int add_norm(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *conv) {
     const int64_t channels = d->dst.size[1];
     CcIn_batch_norm in;
-    if (conv->norm.post >= 0 || d->n_post + 2 > CC_DNNL_MAX_POST || channels > MAX_NORM ||
+    if (conv->norm.post >= 0 || d->n_post + 2 > CC_DNNL_MAX_POST || channels > CC_CONV_MAX_NORM ||
         !cc_in_batch_norm(g, n, &in) || in.eps.kind != CC_IN_FLOAT)
         return -1;
-    Norm norm = {.weight = vector_of(g, &in.weight, channels),
-                 .bias = vector_of(g, &in.bias, channels),
-                 .mean = vector_of(g, &in.mean, channels),
-                 .var = vector_of(g, &in.var, channels),
-                 .eps = (float)in.eps.f,
-                 .channels = channels,
-                 .post = d->n_post};
+    CcConvNorm norm = {.weight = vector_of(g, &in.weight, channels),
+                       .bias = vector_of(g, &in.bias, channels),
+                       .mean = vector_of(g, &in.mean, channels),
+                       .var = vector_of(g, &in.var, channels),
+                       .eps = (float)in.eps.f,
+                       .channels = channels,
+                       .post = d->n_post};
     const int all[] = {norm.weight, norm.bias, norm.mean, norm.var};
     for (int i = 0; i < CC_COUNT(all); i++)
         if (all[i] >= 0 && g->val.at[all[i]].window_of) return -1;
@@ -327,13 +296,20 @@ static bool find_each(const CcPrimDesc *d, CcConvShape *im) {
     return true;
 }
 
-/* Fills a CcConv from d, without post-ops; `frozen`: weights are packed once. false: our own code can't do it. */
-static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcConvShape *im) {
+/* What our own code is asked for. */
+typedef struct Wish {
+    bool frozen;   /* weights are packed once */
+    bool reorders; /* it may reorder src and dst */
+    bool any;      /* also where the rule says that oneDNN is faster */
+} Wish;
+
+/* Fills a CcConv from d, without post-ops. false: our own code can't do it. */
+static bool describe_image_call(const CcPrimDesc *d, const Wish *wish, CcConvShape *im) {
     const int dims = d->src.ndim - 2, extra = d->weights.ndim - d->src.ndim;
     const CcTensorDesc *w = &d->weights;
     const bool plain = d->src.dtype == CC_DT_F32 && w->dtype == CC_DT_F32 && d->dst.dtype == CC_DT_F32 &&
                        (!d->bias.ndim || d->bias.dtype == CC_DT_F32);
-    if (d->kind != CC_PRIM_CONV || dims > 2 || d->dst.size[1] > MAX_NORM) return false;
+    if (d->kind != CC_PRIM_CONV || dims > 2 || d->dst.size[1] > CC_CONV_MAX_NORM) return false;
     *im = (CcConvShape){.batch = d->src.size[0],
                         .in = d->src.size[1],
                         .out = d->dst.size[1],
@@ -372,11 +348,11 @@ static bool describe_image_call(const CcPrimDesc *d, bool frozen, CcConvShape *i
         CcConvShape fast = *im;
         fast.way = CC_CONV_WINOGRAD;
         fast.tile = tile;
-        if (!cc_conv_can(&fast) || !cc_conv_pays(&fast, frozen)) continue;
+        if (!cc_conv_can(&fast) || !cc_conv_pays(&fast, wish->frozen)) continue;
         *im = fast;
         break;
     }
-    return cc_conv_can(im) && cc_conv_pays(im, frozen);
+    return cc_conv_can(im) && (wish->any || cc_conv_pays(im, wish->frozen));
 }
 
 /* The number of an operand; `none`: for a missing operand. */
@@ -407,21 +383,21 @@ static bool channels_last(CcTensorDesc *t) {
 }
 
 /* The convolution by our own code: on the tensors as stored, or with src, dst or both reordered. */
-static bool find_image(CcPrimDesc *d, bool frozen, bool reorders, CcConv *conv) {
-    if (describe_image_call(d, frozen, &conv->image)) return true;
-    if (!reorders) return false;
+static bool find_image(CcPrimDesc *d, const Wish *wish, CcConv *conv) {
+    if (describe_image_call(d, wish, &conv->image)) return true;
+    if (!wish->reorders) return false;
     conv->reorder[0].is = channels_last(&d->src);
-    if (conv->reorder[0].is && describe_image_call(d, frozen, &conv->image)) return true;
+    if (conv->reorder[0].is && describe_image_call(d, wish, &conv->image)) return true;
     conv->reorder[1].is = channels_last(&d->dst);
-    return conv->reorder[1].is && describe_image_call(d, frozen, &conv->image);
+    return conv->reorder[1].is && describe_image_call(d, wish, &conv->image);
 }
 
 /* A whole chain; spoils d and conv if it fails. */
-static bool describe_own(const CcGraph *g, const int *nodes, int n, bool reorders, CcPrimDesc *d, CcConv *conv) {
+static bool describe_own(const CcGraph *g, const int *nodes, int n, Wish wish, CcPrimDesc *d, CcConv *conv) {
     enum { CONV, NORM, SUM, BOUNDS } done = CONV;
-    if (describe(g, &g->node.at[nodes[0]], d, conv) < 0 ||
-        !find_image(d, cc_prim_frozen(g, conv->weights), reorders, conv))
-        return false;
+    if (describe(g, &g->node.at[nodes[0]], d, conv) < 0) return false;
+    wish.frozen = cc_prim_frozen(g, conv->weights);
+    if (!find_image(d, &wish, conv)) return false;
     conv->more = -1;
     for (int i = 1; i < n; i++) {
         const CcNode *node = &g->node.at[nodes[i]], *last = &g->node.at[nodes[i - 1]];
@@ -448,8 +424,8 @@ static bool describe_own(const CcGraph *g, const int *nodes, int n, bool reorder
 static bool describe_pair(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcConv *wide, CcConv *deep) {
     int first = 1;
     while (first < n && g->node.at[nodes[first]].op != CC_OP_conv) first++;
-    return first < n && describe_own(g, nodes, first, false, d, wide) && wide->more < 0 &&
-           describe_own(g, nodes + first, n - first, false, d, deep) && deep->src == wide->dst &&
+    return first < n && describe_own(g, nodes, first, (Wish){0}, d, wide) && wide->more < 0 &&
+           describe_own(g, nodes + first, n - first, (Wish){0}, d, deep) && deep->src == wide->dst &&
            deep->more != wide->dst && cc_conv_can_pair(&wide->image, &deep->image);
 }
 
@@ -468,11 +444,12 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
     if (n < CC_COUNT(longer)) {
         memcpy(longer, chain, sizeof *chain * (size_t)n);
         longer[n] = node;
-        if (describe_own(g, longer, n + 1, true, &d, &conv) || describe_pair(g, longer, n + 1, &d, &other, &conv))
+        if (describe_own(g, longer, n + 1, (Wish){.reorders = true}, &d, &conv) ||
+            describe_pair(g, longer, n + 1, &d, &other, &conv))
             return true;
     }
     /* for one output our own code is so much faster that other post-ops had better be separate */
-    if (describe_own(g, chain, n, true, &d, &conv) && conv.image.way == CC_CONV_ONE) return false;
+    if (describe_own(g, chain, n, (Wish){.reorders = true}, &d, &conv) && conv.image.way == CC_CONV_ONE) return false;
     return describe_chain(g, chain, n, &d, &conv) == 0 &&
            add_post(g, &g->node.at[chain[n - 1]], &g->node.at[node], &d, &conv) == 0;
 }
@@ -498,7 +475,7 @@ static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
 static int make_reorders(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, CcArena *arena, CcErr *err) {
     int64_t at = 0;
     for (int i = 0; i < 2; i++) {
-        Reorder *t = &conv->reorder[i];
+        CcConvReorder *t = &conv->reorder[i];
         const CcTensorDesc *as = i ? &d->dst : &d->src;
         CcType lies = g->val.at[i ? conv->dst : conv->src].type, last = lies;
         if (!t->is) continue;
@@ -521,18 +498,64 @@ static int build_library(const CcGraph *g, CcPrimDesc *d, CcConv *conv, CcArena 
     if (conv->prim && make_reorders(g, conv, d, arena, &why) == 0) return 0;
     if (conv->prim) cc_log_add(CC_LOG_FALLBACK, "oneDNN reorders a convolution's tensors: %s", why.text);
     conv->reorder[0].is = conv->reorder[1].is = false;
-    conv->prim = cc_dnnl_get(&given, err);
+    *d = given;
+    conv->prim = cc_dnnl_get(d, err);
     return conv->prim ? 0 : -1;
+}
+
+/* The chain by oneDNN, for the choice of ways: not made yet, and with a last clamp behind it. NULL: it can't run it. */
+static CcConv *describe_library(const CcGraph *g, const int *nodes, int n, CcArena *arena) {
+    CcConv *conv = cc_arena_alloc(arena, sizeof *conv);
+    CcPrimDesc *desc = cc_arena_alloc(arena, sizeof *desc);
+    const CcNode *last = &g->node.at[nodes[n - 1]];
+    CcConvShape bounds = {.high = INFINITY};
+    const bool clamps = n > 1 && find_bounds(g, last, &bounds);
+    if (!conv || !desc || describe_chain(g, nodes, n - clamps, desc, conv) < 0) return NULL;
+    if (clamps && cc_graph_source(g, last) != conv->dst) return NULL;
+    conv->dst = last->out0;
+    CcErr why;
+    conv->reorder[0].is = channels_last(&desc->src);
+    conv->reorder[1].is = channels_last(&desc->dst);
+    if (make_reorders(g, conv, desc, arena, &why) < 0) return NULL;
+    conv->desc = desc;
+    conv->clamps = clamps;
+    conv->image = bounds;
+    conv->numel = cc_type_numel(&g->val.at[conv->dst].type);
+    find_bases(g, conv, false);
+    return conv;
+}
+
+/* The same by our own code, although the rule prefers oneDNN. NULL: it can't run it. */
+static CcConv *describe_slower(const CcGraph *g, const int *nodes, int n, CcArena *arena) {
+    CcConv *conv = cc_arena_alloc(arena, sizeof *conv);
+    CcPrimDesc d;
+    CcErr why;
+    if (!conv || !describe_own(g, nodes, n, (Wish){.reorders = true, .any = true}, &d, conv) ||
+        make_reorders(g, conv, &d, arena, &why) < 0)
+        return NULL;
+    find_bases(g, conv, true);
+    return conv;
+}
+
+/* The ways to choose from, if there are several. */
+static void find_ways(const CcGraph *g, const int *nodes, int n, bool own, const CcPrimDesc *d, CcConv *rule,
+                      CcArena *arena) {
+    const bool f32 = d->kind == CC_PRIM_CONV && d->src.dtype == CC_DT_F32 && d->weights.dtype == CC_DT_F32 &&
+                     d->dst.dtype == CC_DT_F32;
+    if (!g->measures || !f32 || (own && rule->image.way == CC_CONV_ONE)) return;
+    CcConv *other = own ? describe_library(g, nodes, n, arena) : describe_slower(g, nodes, n, arena);
+    if (other || own)
+        rule->ways = cc_convways_make(own ? rule : other, own ? other : rule, rule, d, g->input_bytes, arena);
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {
     CcPrimDesc d;
     CcConv *conv = cc_arena_alloc(arena, sizeof *conv), *wide = cc_arena_alloc(arena, sizeof *wide);
     const bool pair = conv && wide && describe_pair(g, nodes, n, &d, wide, conv);
-    bool own = pair || (conv && describe_own(g, nodes, n, true, &d, conv));
+    bool own = pair || (conv && describe_own(g, nodes, n, (Wish){.reorders = true}, &d, conv));
     if (own && make_reorders(g, conv, &d, arena, err) < 0) {
         cc_log_add(CC_LOG_FALLBACK, "a convolution's tensors can't be reordered for own code: %s", err->text);
-        own = describe_own(g, nodes, n, false, &d, conv);
+        own = describe_own(g, nodes, n, (Wish){0}, &d, conv);
     }
     if (!conv || (!own && describe_chain(g, nodes, n, &d, conv) < 0)) {
         cc_err_set(err, CC_E_UNSUPPORTED, "a convolution that oneDNN can't do");
@@ -543,144 +566,38 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
     if (pair) {
         find_bases(g, wide, true);
         conv->wide = wide;
+    } else {
+        find_ways(g, nodes, n, own, &d, conv, arena);
     }
-    if (own)
+    if (conv->ways) conv = cc_convways_known(conv->ways, conv);
+    if (!conv->prim)
         cc_log_add(CC_LOG_PRIMITIVE, "%s convolution by own code%s, %d ops", WAY[conv->image.way],
                    pair ? " with the one before it" : "", n);
     return conv;
 }
 
-/* y = x * scale + shift, as eager's CPU code computes it (batch_norm_cpu_collect_linear_and_constant_terms). */
-static int fill_norm(const Norm *norm, const CcHost *host, float *scale, float *shift) {
-    const int value[] = {norm->weight, norm->bias, norm->mean, norm->var};
-    const char *from[4];
-    for (int i = 0; i < 4; i++) from[i] = cc_prim_data(host, value[i], 0);
-    if (!from[2] || !from[3]) return -1;
-    for (int64_t at = 0; at < norm->channels; at += NORM_LANES) {
-        const int64_t n = CC_MIN(NORM_LANES, norm->channels - at);
-        float part[4][NORM_LANES] = {{0}}, *s = part[3];
-        for (int i = 0; i < 4; i++)
-            if (from[i])
-                cc_halves_widen(norm->dtype[i], from[i] + at * cc_dtype_info(norm->dtype[i])->size, part[i], n);
-        for (int k = 0; k < NORM_LANES; k++) s[k] = 1 / sqrtf(s[k] + norm->eps);
-        for (int k = 0; k < n; k++) {
-            scale[at + k] = from[0] ? s[k] * part[0][k] : s[k];
-            shift[at + k] = part[1][k] - part[2][k] * scale[at + k];
-        }
-    }
-    return 0;
-}
-
-/* Scale and shift for our own code: those of the norm, if any, combined with a bias. */
-static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, float *shift) {
-    const void *bias = cc_prim_data(host, conv->bias, conv->bias_at);
-    const int64_t out = conv->image.out * conv->image.each, whole = cc_conv_channels(out);
-    float more[MAX_NORM];
-    const bool norm = conv->norm.post >= 0;
-    if (norm && fill_norm(&conv->norm, host, scale, shift) < 0) return -1;
-    for (int64_t c = norm ? out : 0; c < whole; c++) {
-        scale[c] = 1;
-        shift[c] = 0;
-    }
-    if (bias) cc_halves_widen(conv->bias_dtype, bias, more, out);
-    for (int64_t c = 0; bias && c < out; c++) shift[c] += more[c] * scale[c];
-    return 0;
-}
-
-/* scale and shift: MAX_NORM floats each, which the call reads. */
-static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float *shift, CcConvCall *call, CcErr *err) {
-    if (fill_finish(conv, host, scale, shift) < 0)
-        return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
-    *call = (CcConvCall){.weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                         .residual = cc_prim_data(host, conv->more, conv->more_at),
-                         .scale = scale,
-                         .shift = shift};
-    if (!call->weights) return cc_err_set(err, CC_E_HOST, "no data of value %d", conv->weights);
-    const uint64_t version = conv->packed ? host->version(host->ctx, conv->weights) : CC_NO_VERSION;
-    if (version == CC_NO_VERSION) return 0;
-    call->packed = conv->packed;
-    call->version = version;
-    return 0;
-}
-
-static int64_t reorder_bytes(const CcConv *conv) { return conv->reorder[0].bytes + conv->reorder[1].bytes; }
-
-/* If weights are kept packed, a call that can't use them (unknown version) allocates its own memory. */
-static size_t inner_scratch(const CcConv *conv) {
-    const CcConv *wide = conv->wide;
-    if (conv->prim) return cc_dnnl_bytes(conv->prim);
-    if (conv->packed || (wide && wide->packed)) return 0;
-    return cc_conv_bytes(&conv->image, wide) + (wide ? cc_conv_bytes(&wide->image, true) : 0);
-}
-
-/* Copies come first. */
-static size_t scratch(const void *work) {
-    const CcConv *conv = work;
-    return (size_t)reorder_bytes(conv) + inner_scratch(conv);
-}
-
-static const void *turn_src(const CcConv *conv, const CcHost *host, const void *src) {
-    const Reorder *t = &conv->reorder[0];
-    char *const to = host->scratch + t->at;
-    if (!t->is || !src) return src;
-    cc_launch_at(&t->launch, (char *[]){(char *)src, to});
-    return to;
-}
-
-/* Where the result is made, before it is copied. */
-static void *place_dst(const CcConv *conv, const CcHost *host, void *dst) {
-    return conv->reorder[1].is && dst ? host->scratch + conv->reorder[1].at : dst;
-}
-static void turn_dst(const CcConv *conv, const CcHost *host, void *dst) {
-    const Reorder *t = &conv->reorder[1];
-    if (t->is) cc_launch_at(&t->launch, (char *[]){host->scratch + t->at, dst});
-}
-
-static int run_own(const CcConv *conv, const CcHost *host, CcErr *err) {
-    float scale[2][MAX_NORM], shift[2][MAX_NORM];
-    const CcConv *first = conv->wide ? conv->wide : conv;
-    CcConvCall call, wide;
-    if (fill_call(conv, host, scale[0], shift[0], &call, err) < 0 ||
-        (conv->wide && fill_call(conv->wide, host, scale[1], shift[1], &wide, err) < 0))
-        return -1;
-    const void *src = turn_src(conv, host, cc_prim_data(host, first->src, first->src_at));
-    void *dst = host->make(host->ctx, conv->dst);
-    if (!src || !dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
-    call.src = wide.src = src;
-    call.dst = place_dst(conv, host, dst);
-    call.scratch = wide.scratch = inner_scratch(conv) ? (float *)(host->scratch + reorder_bytes(conv)) : NULL;
-    const int status = conv->wide ? cc_conv_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
-                                  : cc_conv_run(&conv->image, &call, err);
-    if (status == 0) turn_dst(conv, host, dst);
-    return status;
-}
+static size_t scratch(const void *work) { return cc_convcall_bytes(work); }
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
-    const CcConv *conv = work;
-    if (!conv->prim) return run_own(conv, host, err);
-    float scale[MAX_NORM], shift[MAX_NORM];
-    CcPrimCall call = {.src = turn_src(conv, host, cc_prim_data(host, conv->src, conv->src_at)),
-                       .weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                       .bias = cc_prim_data(host, conv->bias, conv->bias_at),
-                       .scratch = host->scratch ? host->scratch + reorder_bytes(conv) : NULL};
-    for (int i = 0; i < CC_DNNL_MAX_POST; i++) call.post[i] = cc_prim_data(host, conv->post[i], conv->post_at[i]);
-    if (conv->norm.post >= 0) {
-        if (fill_norm(&conv->norm, host, scale, shift) < 0)
-            return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
-        call.post[conv->norm.post] = scale;
-        call.post[conv->norm.post + 1] = shift;
-    }
+    CcConv *conv = (CcConv *)work; /* its way changes once */
     void *dst = host->make(host->ctx, conv->dst);
-    call.dst = place_dst(conv, host, dst);
-    if (!call.src || !call.weights || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
-    cc_prim_version(&call, conv->packed, host, conv->weights);
-    if (cc_dnnl_run(conv->prim, &call, err) < 0) return -1;
-    turn_dst(conv, host, dst);
-    return 0;
+    if (!dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", conv->dst);
+    return conv->ways ? cc_convways_run(conv->ways, conv, host, dst, err)
+                      : cc_convcall_run(conv, host, dst, host->scratch, err);
+}
+
+static const char *way(const void *work) {
+    const CcConv *conv = work;
+    if (conv->ways) return cc_convways_name(conv->ways, conv);
+    return conv->prim ? "onednn" : WAY[conv->image.way];
 }
 
 static void free_conv(void *work) {
     CcConv *conv = work;
+    if (conv->ways) {
+        cc_convways_clear(conv->ways);
+        return;
+    }
     cc_packed_free(conv->packed);
     if (conv->wide) cc_packed_free(conv->wide->packed);
 }
@@ -691,4 +608,5 @@ const CcPrimFamily CC_CONVS = {.name = "conv",
                                .build = build,
                                .scratch = scratch,
                                .run = run,
+                               .way = way,
                                .free = free_conv};

@@ -359,7 +359,7 @@ static CcWayKind rule_of(const CcGraph *g, const CcPrimDesc *d, const CcProduct 
 /* The rule's way, which serves where no measured one does. */
 static int make_rule(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, CcErr *err) {
     CcWay *way = &product->way;
-    if (cc_ways_make(way, product->choice.rule, d, err) < 0) return -1;
+    if (cc_ways_make(way, (CcWayKind)product->choice.rule, d, err) < 0) return -1;
     if (way->prim && !way->packed && cc_prim_cast_once(g, product->weights, d->dst.dtype))
         way->packed = cc_packed_new();
     return 0;
@@ -367,9 +367,8 @@ static int make_rule(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, 
 
 /* -1: the library refuses. */
 static int make_way(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, CcArena *arena, CcErr *err) {
-    product->choice = (CcChoice){.ways = cc_ways_of(d, cc_prim_frozen(g, product->weights)),
-                                 .rule = rule_of(g, d, product),
-                                 .input_bytes = g->input_bytes};
+    const bool frozen = cc_prim_frozen(g, product->weights);
+    product->choice = cc_ways_choice(d, frozen, rule_of(g, d, product), g->input_bytes);
     const bool several = g->measures && !product->transposed && (product->choice.ways >> product->choice.rule & 1);
     if (!several) return make_rule(g, d, product, err);
     product->desc = cc_arena_alloc(arena, sizeof *d);
@@ -439,7 +438,7 @@ static void measure(CcProduct *p, const CcPrimCall *call, const CcHost *host) {
     const int known = cc_choose_known(&p->choice);
     if (p->choice.ways & (CC_WAY_BIT(OWN_PACKED) | CC_WAY_BIT(ONEDNN_PACKED)))
         own.version = host->version(host->ctx, p->weights);
-    const CcWayKind kind = known < 0 ? cc_choose_measure(&p->choice, &own) : (CcWayKind)known;
+    const CcWayKind kind = known < 0 ? cc_ways_measure(&p->choice, &own) : (CcWayKind)known;
     Better *better = kind == p->way.kind ? NULL : calloc(1, sizeof *better);
     if (better && cc_ways_make(&better->way, kind, p->desc, &why) < 0) {
         cc_log_add(CC_LOG_FALLBACK, "a product stays with %s: %s", cc_ways_name(p->way.kind), why.text);

@@ -216,6 +216,79 @@ int cc_prim_unary(const CcNode *n);
 /* product.c: is this product faster with its result transposed (pass/transpose.c)? */
 bool cc_product_gains_transposed(const CcGraph *g, int node);
 
+/* choose.c: which of several ways is the fastest here. */
+enum { CC_CHOICE_WAYS = 8 };
+/* What a family can choose from. `desc` describes a step, `ctx` is a call of it whose result is undefined afterwards. */
+typedef struct CcChoiceKind {
+    const char *name;                                   /* "product" */
+    const char *const *way;                             /* names of the ways */
+    int n;                                              /* of them, at most CC_CHOICE_WAYS */
+    void (*write_sizes)(const void *desc, CcSbuf *out); /* for events */
+    void (*write_key)(const void *desc,
+                      CcSbuf *out);              /* all that the times depend on; steps of equal keys share a choice */
+    int (*make)(void *ctx, int way, CcErr *err); /* before its first run */
+    int (*run)(void *ctx, int way, CcErr *err);
+    void (*evict)(void *ctx); /* moves the weights out of the caches */
+} CcChoiceKind;
+typedef struct CcChoice {
+    const CcChoiceKind *kind;
+    const void *desc;
+    unsigned ways;       /* bits: the ways that can run it */
+    int rule;            /* taken without a measurement, and where it is hardly slower */
+    bool pays;           /* large enough to be measured, and not too large */
+    int64_t input_bytes; /* of the plan: do its weights stay in the caches between calls? */
+} CcChoice;
+bool cc_choose_may(const CcChoice *c);  /* several ways, and does measuring pay? */
+int cc_choose_known(const CcChoice *c); /* an earlier measurement's way, in this process or on disk; -1: none */
+int cc_choose_measure(const CcChoice *c, void *ctx); /* any thread */
+
+/* convcall.c: a convolution and what follows it, by our own code or oneDNN. */
+enum { CC_CONV_MAX_NORM = 4096 }; /* channels of a batch norm: its scale and shift are on the stack */
+typedef struct CcConvNorm {       /* values */
+    int weight, bias, mean, var;  /* -1: none */
+    CcDtype dtype[4];             /* theirs */
+    float eps;
+    int64_t channels;
+    int post; /* post-op of the scale; the shift is the next one; -1: no batch norm */
+} CcConvNorm;
+typedef struct CcConvReorder { /* a channels-last copy in the step's scratch memory */
+    bool is;
+    CcLaunch launch;
+    int64_t at, bytes;
+} CcConvReorder;
+typedef struct CcConv {
+    CcConvReorder reorder[2]; /* of src, copied before; of dst, copied after */
+    CcPacked *packed;         /* for frozen weights, else NULL */
+    CcPrim *prim;             /* NULL: our own code */
+    const CcPrimDesc *desc;   /* of a primitive that is made when it is needed */
+    CcConvShape image;        /* of our own code */
+    bool clamps;              /* a pass over the primitive's result clamps it to the image's bounds */
+    int64_t numel;            /* of dst */
+    struct CcConv *wide;      /* our own code: the convolution before this one, computed row by row; NULL: none */
+    struct CcConvWays *ways;  /* other ways of running it; NULL: there is one */
+    int more;                 /* our own code: the value that is added */
+    int64_t more_at;
+    CcDtype bias_dtype;
+    int src, weights, bias, dst, post[CC_DNNL_MAX_POST];            /* values; -1: none */
+    int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
+    CcConvNorm norm;
+} CcConv;
+size_t cc_convcall_bytes(const CcConv *conv); /* of scratch memory that a run needs */
+CC_MUST int cc_convcall_run(const CcConv *conv, const CcHost *host, void *dst, char *scratch, CcErr *err);
+
+/* convways.c: which way of running a convolution is the fastest here. */
+typedef struct CcConvWays CcConvWays;
+/* The choice between our own code and oneDNN for one chain. `desc` describes it, NULL stands for what can't run it, and
+ * `rule` is one of the two. NULL: out of memory. */
+CcConvWays *cc_convways_make(CcConv *own, CcConv *library, const CcConv *rule, const CcPrimDesc *desc,
+                             int64_t input_bytes, CcArena *arena);
+CcConv *cc_convways_known(CcConvWays *ways,
+                          CcConv *rule); /* the way to begin with: of an earlier choice, or the rule's */
+/* Runs it by the fastest way, which the first run finds. `rule`: the way that it began with. */
+CC_MUST int cc_convways_run(CcConvWays *ways, CcConv *rule, const CcHost *host, void *dst, CcErr *err);
+const char *cc_convways_name(const CcConvWays *ways, const CcConv *rule); /* of the way that runs */
+void cc_convways_clear(CcConvWays *ways);                                 /* frees all that is not in the arena */
+
 /* ways.c: the implementations of one product. Packed ones keep packed copies of frozen weights. */
 typedef enum CcWayKind {
     CC_WAY_OWN, /* dev/gemm.c */
@@ -233,23 +306,15 @@ typedef struct CcWay {
     CcPacked *packed; /* of packed ways, else NULL */
 } CcWay;
 const char *cc_ways_name(CcWayKind kind);
+/* The choice between them; `desc` has to outlive it. */
+CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_t input_bytes);
+/* Measures on the operands of a call. Any thread. */
+CcWayKind cc_ways_measure(const CcChoice *c, const CcPrimCall *call);
 unsigned cc_ways_of(const CcPrimDesc *d, bool frozen); /* a bit for each way that can run it */
 CC_MUST int cc_ways_make(CcWay *w, CcWayKind kind, const CcPrimDesc *d, CcErr *err);
 void cc_ways_clear(CcWay *w);         /* frees what cc_ways_make has allocated */
 size_t cc_ways_bytes(const CcWay *w); /* of scratch memory that a run needs */
 CC_MUST int cc_ways_run(const CcWay *w, const CcPrimCall *call, CcErr *err);
-
-/* choose.c: which of several ways is the fastest here. */
-typedef struct CcChoice {
-    const CcPrimDesc *desc;
-    unsigned ways;       /* bits of CcWayKind */
-    CcWayKind rule;      /* taken without a measurement, and where it is hardly slower */
-    int64_t input_bytes; /* of the plan: do its weights stay in the caches between calls? */
-} CcChoice;
-bool cc_choose_may(const CcChoice *c);  /* several ways, and large enough to be measured? */
-int cc_choose_known(const CcChoice *c); /* an earlier measurement's way, in this process or on disk; -1: none */
-/* Measures on the operands of a call, whose result is undefined afterwards. Any thread. */
-CcWayKind cc_choose_measure(const CcChoice *c, const CcPrimCall *call);
 
 /* why.c: why torch runs a node that no back-end takes. */
 const char *cc_why_torch(const CcGraph *g, int node, const CcGroupRules *rules);

@@ -1,6 +1,16 @@
 /* ways: the implementations that can run one product. The weights stay plain, or a call packs them once and keeps the
- * copy (frozen weights). */
+ * copy (frozen weights). choose.c measures them; a wide product is measured by fewer of its columns, and the number of
+ * rows counts in steps of half a power of two, so that sequences of many lengths share a few choices. */
 #include "run_int.h"
+
+enum {
+    /* Products of more rows follow the rule: runs of one product after the other find its operands in other caches than
+     * the model leaves them in (2048x1024x256: BLAS 23 % faster alone, MiniTransformer 8 % slower with it; Zen 4). */
+    MOST_ROWS = 512,
+    FEW_COLUMNS = 128 /* multiple of the columns that are measured */
+};
+static const int64_t MOST_WORK = 1 << 26;  /* multiply-adds of a measured run, 1 ms at 130 GFLOP/s */
+static const int64_t LEAST_WORK = 1 << 20; /* smaller products follow the rule */
 
 static const char *const NAME[] = {[CC_WAY_OWN] = "own",
                                    [CC_WAY_ONEDNN] = "onednn",
@@ -85,4 +95,103 @@ int cc_ways_run(const CcWay *w, const CcPrimCall *call, CcErr *err) {
     if (w->kind != CC_WAY_BLAS) return cc_gemm_run(&w->gemm, &own, err);
     cc_blas_run(&w->gemm, &own);
     return 0;
+}
+
+/* ------------------------------------------------------------------ the choice */
+
+/* n rounded to 1 or 1.5 times a power of two. */
+static int64_t step_of(int64_t n) {
+    int64_t power = 1;
+    while (power * 2 <= n) power *= 2;
+    return n * 4 < power * 5 ? power : n * 4 < power * 7 ? power / 2 * 3 : power * 2;
+}
+
+static void write_sizes(const void *desc, CcSbuf *out) {
+    const CcPrimDesc *d = desc;
+    cc_sbuf_add(out, "%lldx%lldx%lld (%s)", (long long)d->dst.size[0], (long long)d->src.size[1],
+                (long long)d->dst.size[1], cc_dtype_info(d->weights.dtype)->name);
+}
+
+static void write_key(const void *desc, CcSbuf *out) {
+    const CcPrimDesc *d = desc;
+    const int r = d->dst.ndim - 2;
+    cc_sbuf_add(out, "product %lld x %lld x %lld of %s [%s]", (long long)step_of(d->dst.size[r]),
+                (long long)d->src.size[r + 1], (long long)d->dst.size[r + 1], cc_dtype_info(d->weights.dtype)->name,
+                d->weights.stride[r] == 1 ? "n, k" : "k, n");
+}
+
+/* A measured call. */
+typedef struct Contest {
+    CcPrimDesc part;
+    const CcPrimCall *call;
+    CcWay way[CC_WAYS];
+    CcScratch *scratch[CC_WAYS];
+} Contest;
+
+/* The first columns of the product, in the same memory. */
+static CcPrimDesc part_of(const CcPrimDesc *d) {
+    CcPrimDesc part = *d;
+    const int64_t most = MOST_WORK / (d->dst.size[0] * d->src.size[1]);
+    if (d->dst.size[1] <= CC_MAX(most, FEW_COLUMNS)) return part;
+    const int64_t columns = CC_MAX(1, most / FEW_COLUMNS) * FEW_COLUMNS;
+    part.weights.size[1] = columns;
+    if (part.bias.ndim) part.bias.size[1] = columns;
+    cc_vet_resize(&part, 1, columns);
+    return part;
+}
+
+static void evict(void *ctx) {
+    const Contest *t = ctx;
+    const CcTensorDesc *w = &t->part.weights;
+    const int inner = w->stride[0] == 1 ? 0 : 1;
+    const int64_t size = cc_dtype_info(w->dtype)->size;
+    for (int64_t i = 0; i < w->size[!inner]; i++)
+        cc_cpu_evict((const char *)t->call->weights + i * w->stride[!inner] * size, w->size[inner] * size);
+}
+
+static int make(void *ctx, int way, CcErr *err) {
+    Contest *t = ctx;
+    if (cc_ways_make(&t->way[way], (CcWayKind)way, &t->part, err) < 0) return -1;
+    const size_t bytes = cc_ways_bytes(&t->way[way]);
+    if (bytes && !(t->scratch[way] = cc_scratch_take(bytes)))
+        return cc_err_set(err, CC_E_MEMORY, "no memory to measure it");
+    return 0;
+}
+
+static int run(void *ctx, int way, CcErr *err) {
+    const Contest *t = ctx;
+    CcPrimCall own = *t->call;
+    own.packed = own.version == CC_NO_VERSION ? NULL : t->way[way].packed;
+    own.scratch = t->scratch[way] ? t->scratch[way]->at : NULL;
+    return cc_ways_run(&t->way[way], &own, err);
+}
+
+static const CcChoiceKind PRODUCT = {.name = "product",
+                                     .way = NAME,
+                                     .n = CC_WAYS,
+                                     .write_sizes = write_sizes,
+                                     .write_key = write_key,
+                                     .make = make,
+                                     .run = run,
+                                     .evict = evict};
+
+CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_t input_bytes) {
+    const int r = d->dst.ndim - 2;
+    const int64_t work = d->dst.size[r] * d->dst.size[r + 1] * d->src.size[r + 1];
+    return (CcChoice){.kind = &PRODUCT,
+                      .desc = d,
+                      .ways = cc_ways_of(d, frozen),
+                      .rule = (int)rule,
+                      .pays = d->dst.ndim == 2 && d->dst.size[0] <= MOST_ROWS && work >= LEAST_WORK,
+                      .input_bytes = input_bytes};
+}
+
+CcWayKind cc_ways_measure(const CcChoice *c, const CcPrimCall *call) {
+    Contest t = {.part = part_of(c->desc), .call = call};
+    const CcWayKind way = (CcWayKind)cc_choose_measure(c, &t);
+    for (int i = 0; i < CC_WAYS; i++) {
+        cc_ways_clear(&t.way[i]);
+        cc_scratch_give(t.scratch[i]);
+    }
+    return way;
 }

@@ -1,0 +1,240 @@
+/* convways: the ways of running one convolution with what follows it: the algorithms of our own code, and oneDNN. A rule
+ * picks one (convolution.c); choose.c measures all of them. A large batch is measured by fewer of its images. */
+#include <math.h>
+#include <stdatomic.h>
+
+#include "run_int.h"
+
+typedef enum Way { DIRECT, DEPTHWISE, WINOGRAD_2, WINOGRAD_4, ONEDNN, WAYS } Way; /* Winograd: edge of a tile */
+
+static const char *const NAME[] = {[DIRECT] = "direct",
+                                   [DEPTHWISE] = "depthwise",
+                                   [WINOGRAD_2] = "winograd_2",
+                                   [WINOGRAD_4] = "winograd_4",
+                                   [ONEDNN] = "onednn"};
+_Static_assert(CC_COUNT(NAME) == WAYS, "each way has a name");
+
+static const int64_t LEAST_WORK = 1 << 20; /* multiply-adds; smaller convolutions follow the rule */
+static const int64_t MOST_WORK = 1 << 26;  /* of a measured run, 1 ms at 130 GFLOP/s, unless one image has more ... */
+static const int64_t IMAGE_WORK = 1 << 30; /* ... and one of more follows the rule */
+
+struct CcConvWays {
+    CcChoice choice;
+    CcPrimDesc desc;
+    int64_t work; /* of one image */
+    bool frozen;
+    CcConv *way[WAYS]; /* NULL: can't run it */
+    /* Measured in the first run, which other runs do not wait for: `measures` is taken by one of them, `better` is the
+     * way that it found, or NULL: the rule's. */
+    atomic_bool measures;
+    _Atomic(CcConv *) better;
+    _Atomic(char *) spare; /* scratch memory of `better`; NULL: a run uses it */
+};
+
+/* ------------------------------------------------------------------ keys */
+
+static void write_shape(const CcTensorDesc *t, CcSbuf *out) {
+    for (int i = 0; i < t->ndim; i++) cc_sbuf_add(out, "%s%lld", i ? "x" : "", (long long)t->size[i]);
+}
+
+static void write_sizes(const void *desc, CcSbuf *out) {
+    const CcConvWays *w = desc;
+    write_shape(&w->desc.src, out);
+    cc_sbuf_add(out, " by ");
+    write_shape(&w->desc.weights, out);
+    cc_sbuf_add(out, " (%s)", w->frozen ? "packed" : "plain");
+}
+
+static void write_key(const void *desc, CcSbuf *out) {
+    const CcConvWays *w = desc;
+    const CcPrimDesc *d = &w->desc;
+    cc_sbuf_add(out, "convolution ");
+    write_sizes(desc, out);
+    cc_sbuf_add(out, " to ");
+    write_shape(&d->dst, out);
+    for (int i = 0; i < d->src.ndim - 2; i++)
+        cc_sbuf_add(out, ", %lld %lld %lld", (long long)d->stride[i], (long long)d->dilation[i],
+                    (long long)d->pad_before[i]);
+    cc_sbuf_add(out, ", channels %lld to %lld, posts", (long long)d->src.stride[1], (long long)d->dst.stride[1]);
+    for (int i = 0; i < d->n_post; i++) cc_sbuf_add(out, " %d", (int)d->post[i].kind);
+}
+
+/* ------------------------------------------------------------------ measuring */
+
+typedef struct Contest {
+    const CcConvWays *ways;
+    const CcHost *host;
+    void *dst;
+    int64_t batch; /* that is measured */
+    CcPrimDesc desc;
+    CcConv part[WAYS];
+    CcScratch *scratch[WAYS];
+} Contest;
+
+static int make(void *ctx, int way, CcErr *err) {
+    Contest *t = ctx;
+    CcConv *part = &t->part[way];
+    *part = *t->ways->way[way];
+    part->image.batch = t->batch;
+    if (way == ONEDNN) {
+        t->desc = *part->desc;
+        t->desc.src.size[0] = t->batch;
+        cc_vet_resize(&t->desc, 0, t->batch);
+        part->numel = part->numel / part->desc->dst.size[0] * t->batch;
+        part->prim = cc_dnnl_get(&t->desc, err);
+        if (!part->prim) return -1;
+    }
+    const size_t bytes = cc_convcall_bytes(part);
+    if (bytes && !(t->scratch[way] = cc_scratch_take(bytes)))
+        return cc_err_set(err, CC_E_MEMORY, "no memory to measure it");
+    return 0;
+}
+
+static int run(void *ctx, int way, CcErr *err) {
+    const Contest *t = ctx;
+    return cc_convcall_run(&t->part[way], t->host, t->dst, t->scratch[way] ? t->scratch[way]->at : NULL, err);
+}
+
+static void evict(void *ctx) {
+    const Contest *t = ctx;
+    const CcConv *any = t->ways->way[t->ways->choice.rule];
+    const CcTensorDesc *w = &t->ways->desc.weights;
+    int64_t last = 0;
+    for (int i = 0; i < w->ndim; i++) last += (w->size[i] - 1) * w->stride[i];
+    cc_cpu_evict(cc_prim_data(t->host, any->weights, any->weights_at), (last + 1) * (int64_t)sizeof(float));
+}
+
+static const CcChoiceKind CONVOLUTION = {.name = "convolution",
+                                         .way = NAME,
+                                         .n = WAYS,
+                                         .write_sizes = write_sizes,
+                                         .write_key = write_key,
+                                         .make = make,
+                                         .run = run,
+                                         .evict = evict};
+
+static bool reorders(const CcConvWays *w) {
+    bool any = false;
+    for (int i = 0; i < WAYS; i++) any |= w->way[i] && (w->way[i]->reorder[0].is || w->way[i]->reorder[1].is);
+    return any;
+}
+
+/* -> the fastest way of this call, whose result is undefined afterwards. */
+static CcConv *measure(CcConvWays *w, const CcHost *host, void *dst) {
+    const int64_t whole = w->desc.src.size[0];
+    Contest t = {.ways = w, .host = host, .dst = dst, .batch = CC_MAX(1, MOST_WORK / w->work)};
+    if (t.batch > whole || reorders(w)) t.batch = whole; /* copies are of all images */
+    CcConv *best = w->way[cc_choose_measure(&w->choice, &t)];
+    for (int i = 0; i < WAYS; i++) cc_scratch_give(t.scratch[i]);
+    return best;
+}
+
+/* ------------------------------------------------------------------ the ways */
+
+static Way way_of(const CcConvShape *image) {
+    if (image->way == CC_CONV_DEPTHWISE) return DEPTHWISE;
+    return image->way == CC_CONV_DIRECT ? DIRECT : image->tile == 2 ? WINOGRAD_2 : WINOGRAD_4;
+}
+
+static CcConv *copy_of(const CcConv *conv, CcArena *arena) {
+    CcConv *copy = cc_arena_alloc(arena, sizeof *copy);
+    if (!copy) return NULL;
+    *copy = *conv;
+    if (conv->packed) copy->packed = cc_packed_new();
+    return copy;
+}
+
+/* Our own code's other algorithms. */
+static void add_others(CcConvWays *w, CcConv *own, CcArena *arena) {
+    static const struct {
+        CcConvWay way;
+        int tile;
+    } OTHER[] = {{CC_CONV_DIRECT, 0}, {CC_CONV_WINOGRAD, 2}, {CC_CONV_WINOGRAD, 4}};
+    w->way[way_of(&own->image)] = own;
+    for (int i = 0; i < CC_COUNT(OTHER) && own->image.way != CC_CONV_DEPTHWISE; i++) {
+        CcConvShape image = own->image;
+        image.way = OTHER[i].way;
+        image.tile = OTHER[i].tile;
+        const Way way = way_of(&image);
+        /* F(4x4) rounds worse: only where the rule would take it for its speed */
+        if (w->way[way] || !cc_conv_can(&image) || (way == WINOGRAD_4 && !cc_conv_pays(&image, w->frozen))) continue;
+        w->way[way] = copy_of(own, arena);
+        if (w->way[way]) w->way[way]->image = image;
+    }
+}
+
+CcConvWays *cc_convways_make(CcConv *own, CcConv *library, const CcConv *rule, const CcPrimDesc *desc,
+                             int64_t input_bytes, CcArena *arena) {
+    CcConvWays *w = cc_arena_alloc(arena, sizeof *w);
+    if (!w) return NULL;
+    const CcTensorDesc *k = &desc->weights;
+    *w = (CcConvWays){.desc = *desc, .frozen = rule->packed != NULL, .work = 1};
+    for (int i = 1; i < desc->dst.ndim; i++) w->work *= desc->dst.size[i];
+    for (int i = k->ndim - desc->dst.ndim + 1; i < k->ndim; i++) w->work *= k->size[i];
+    if (own) add_others(w, own, arena);
+    w->way[ONEDNN] = library;
+    if (library == rule) library->desc = &w->desc;
+    w->choice = (CcChoice){.kind = &CONVOLUTION,
+                           .desc = w,
+                           .rule = rule == own ? (int)way_of(&own->image) : ONEDNN,
+                           .pays = w->work * desc->src.size[0] >= LEAST_WORK && w->work <= IMAGE_WORK,
+                           .input_bytes = input_bytes};
+    for (int i = 0; i < WAYS; i++) {
+        if (!w->way[i]) continue;
+        w->choice.ways |= 1u << i;
+        w->way[i]->ways = w;
+    }
+    return w;
+}
+
+/* Makes its primitive. */
+static bool is_ready(CcConv *conv) {
+    CcErr why;
+    if (conv->prim || !conv->desc) return true;
+    conv->prim = cc_dnnl_get(conv->desc, &why);
+    if (!conv->prim) cc_log_add(CC_LOG_FALLBACK, "a convolution is not by oneDNN: %s", why.text);
+    return conv->prim != NULL;
+}
+
+CcConv *cc_convways_known(CcConvWays *w, CcConv *rule) {
+    const int known = cc_choose_known(&w->choice);
+    atomic_store(&w->measures, known < 0 && cc_choose_may(&w->choice));
+    return known >= 0 && is_ready(w->way[known]) ? w->way[known] : rule;
+}
+
+static void change_to(CcConvWays *w, CcConv *rule, CcConv *best) {
+    if (best == rule || !is_ready(best)) return;
+    cc_packed_drop(rule->packed);
+    atomic_store(&w->better, best);
+}
+
+static int run_better(CcConvWays *w, const CcConv *conv, const CcHost *host, void *dst, CcErr *err) {
+    const size_t bytes = cc_convcall_bytes(conv);
+    char *scratch = atomic_exchange(&w->spare, NULL);
+    if (bytes && !scratch && !(scratch = aligned_alloc(64, (bytes + 63) / 64 * 64)))
+        return cc_err_set(err, CC_E_MEMORY, "no memory for a convolution");
+    const int status = cc_convcall_run(conv, host, dst, scratch, err);
+    free(atomic_exchange(&w->spare, scratch));
+    return status;
+}
+
+int cc_convways_run(CcConvWays *w, CcConv *rule, const CcHost *host, void *dst, CcErr *err) {
+    if (atomic_exchange(&w->measures, false)) {
+        const int known = cc_choose_known(&w->choice); /* an equal convolution may have measured */
+        change_to(w, rule, known < 0 ? measure(w, host, dst) : w->way[known]);
+    }
+    const CcConv *better = atomic_load_explicit(&w->better, memory_order_acquire);
+    return better ? run_better(w, better, host, dst, err) : cc_convcall_run(rule, host, dst, host->scratch, err);
+}
+
+const char *cc_convways_name(const CcConvWays *w, const CcConv *rule) {
+    const CcConv *better = atomic_load((_Atomic(CcConv *) *)&w->better);
+    const CcConv *conv = better ? better : rule;
+    return conv->prim ? NAME[ONEDNN] : NAME[way_of(&conv->image)];
+}
+
+void cc_convways_clear(CcConvWays *w) {
+    for (int i = 0; i < WAYS; i++)
+        if (w->way[i]) cc_packed_free(w->way[i]->packed);
+    free(atomic_load(&w->spare));
+}
