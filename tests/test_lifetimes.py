@@ -893,3 +893,38 @@ def test_what_existed_is_dropped(fn, kind):
         assert seen[0] == seen[1] and "told" in seen[0], i
     for held in (HELD, BY_NAME, HOLDER.__dict__, KEPT):
         held.clear()
+
+
+# ---- what the iterators of a replay hold -------------------------------------------------------------------------------
+HELD = {
+    "enumerate": enumerate,
+    "zip": lambda items: zip(items, items),
+    "reversed": reversed,
+    "list": iter,
+    "tuple": lambda items: iter(tuple(items)),
+    "values": lambda items: iter({"a": items[0], "b": items[1]}.values()),
+    "enumerate of zip": lambda items: enumerate(zip(items, items)),
+}
+
+
+@pytest.mark.parametrize("over", HELD.values(), ids=HELD)
+def test_items_end_with_the_iterator(over):
+    refs = []
+
+    @ccompile.disable
+    def items(x):
+        made = [x.clone(), x + 1]
+        refs.append([weakref.ref(t) for t in made])
+        return over(made)
+
+    def loop(x):
+        for item in items(x):
+            while type(item) is tuple:
+                item = item[-1]
+            x = x + item
+        return x
+
+    compiled = ccompile.compile(loop)
+    for _ in range(6):
+        compiled(torch.ones(3))
+        assert [ref() for ref in refs[-1]] == [None, None]

@@ -105,6 +105,7 @@ int cc_guard_add_check(CcGuards *gs, int id, CcCheck check, PyObject *want, int 
     guard.key = Py_XNewRef(guard.key);
     guard.want = Py_XNewRef(want);
     guard.type = NULL;
+    guard.used = false;
     guard.check = (uint8_t)check;
     guard.other = other;
     return append(gs, &guard, -1);
@@ -119,11 +120,51 @@ static void free_index(CcGuards *gs) {
     cc_vec_free(&gs->chain);
 }
 
+/* Whether the value of guard `id` is, or was read from, what a DROPPED guard's list drops. */
+static bool is_dropped(const CcGuards *gs, int id, const int *list, int n) {
+    for (; id >= 0; id = gs->g.at[id].parent) {
+        const CcGuard *g = &gs->g.at[id];
+        for (int i = 0; i < n; i += 2)
+            if (list[i] < 0 ? list[i + 1] == id
+                            : g->source == CC_SRC_SLOT && g->level == list[i] && g->index == list[i + 1])
+                return true;
+    }
+    return false;
+}
+
+/* Adds the references that the run itself holds by then to a DROPPED guard's list: it drops them, too. */
+static void add_held(const CcGuards *gs, CcGuard *dropped) {
+    const int *list = (const int *)PyBytes_AS_STRING(dropped->key);
+    const int n = (int)(PyBytes_GET_SIZE(dropped->key) / (Py_ssize_t)sizeof *list);
+    CC_VEC(int) all = {0};
+    for (int i = 0; i < n; i++) cc_vec_push(&all, list[i]);
+    for (int i = 0; i < gs->held.n; i++) {
+        if (!is_dropped(gs, gs->held.at[i], list, n)) continue;
+        cc_vec_push(&all, -1);
+        cc_vec_push(&all, gs->held.at[i]);
+    }
+    PyObject *key;
+    CC_RETRY_ALLOC(key, PyBytes_FromStringAndSize((const char *)all.at, (Py_ssize_t)sizeof *all.at * all.n));
+    Py_SETREF(dropped->key, key);
+    cc_vec_free(&all);
+}
+
+/* A memo only has the values of those guards of a DROPPED guard's list that are used. */
+static void use_places(CcGuards *gs, const CcGuard *dropped) {
+    const int *list = (const int *)PyBytes_AS_STRING(dropped->key);
+    const int n = (int)(PyBytes_GET_SIZE(dropped->key) / (Py_ssize_t)sizeof *list);
+    for (int i = 0; i < n; i += 2)
+        if (list[i] < 0) gs->g.at[list[i + 1]].used = true;
+}
+
 void cc_guard_seal(CcGuards *gs) {
+    for (int i = 0; i < gs->g.n; i++)
+        if (gs->g.at[i].source == CC_SRC_DROPPED) use_places(gs, &gs->g.at[i]);
     for (int i = 0; i < gs->g.n; i++) {
         CcGuard *g = &gs->g.at[i];
         if (g->owned || g->used) cc_vec_push(&gs->held, i);
         if (g->check == CC_CHK_ALONE) g->other = gs->g.at[g->other].used;
+        if (g->source == CC_SRC_DROPPED) add_held(gs, g);
         gs->specials = gs->specials || g->check == CC_CHK_SPECIALS;
     }
     free_index(gs);

@@ -37,8 +37,8 @@ typedef struct CcGuard {
     /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many live places reference the object; TENSOR_KEY: the
      * source of the key */
     int32_t index;
-    /* ALIAS, DISTINCT: the other source; ALONE: the number of references that the run itself holds; DROPPED: its own
-     * id; KEYS, LAYOUT: 1: keys must be the same objects */
+    /* ALIAS, DISTINCT: the other source; ALONE: the number of references that the run itself holds; KEYS,
+     * LAYOUT: 1: keys must be the same objects */
     int32_t other;
     PyObject *key;  /* strong: dict key, attribute name, descriptor, constant */
     PyObject *want; /* strong: expected object, value, type, key tuple */

@@ -56,34 +56,14 @@ static PyObject *generator_slot_unshared(const CcGuard *g, PyObject *generator) 
     return o != NULL && live == g->level && Py_REFCNT(o) == live + dead + g->other ? o : NULL;
 }
 
-static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObject *parent);
-
-/* The current value of source `id`, without assuming that any check on its path has passed. */
-static PyObject *current_value(const CcGuard *guards, int id, const CcGuardState *state) {
-    const CcGuard *g = &guards[id];
-    PyObject *parent = g->parent >= 0 ? current_value(guards, g->parent, state) : NULL;
-    if (g->parent >= 0 && parent == NULL) return NULL;
-    switch ((CcSource)g->source) {
-    case CC_SRC_KEY:
-    case CC_SRC_PROXIED:
-        return PyDict_Check(parent) == (g->source == CC_SRC_KEY) ? read_source(g, state, parent) : NULL;
-    case CC_SRC_ITEM:
-        return PyList_Check(parent) && g->index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, g->index) : NULL;
-    case CC_SRC_CELL: return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
-    case CC_SRC_TLOOK: return PyType_Check(parent) ? read_source(g, state, parent) : NULL;
-    default: return read_source(g, state, parent);
-    }
-}
-
-/* Non-NULL if dropping the references listed in g->key would trigger no finalizer or weakref callback: slots (level,
- * slot), and values that the trace overwrites (-1, source). */
-static PyObject *dropped_quietly(const CcGuard *g, const CcGuardState *state) {
+/* Non-NULL if dropping the references listed in g->key would trigger no finalizer or weakref callback: those of slots
+ * (level, slot), and those of the places of earlier guards, or of the run itself, to their values (-1, guard). */
+static PyObject *dropped_quietly(const CcGuard *g, const CcGuardState *state, PyObject *const *gv) {
     const int *at = (const int *)PyBytes_AS_STRING(g->key);
     const int n = (int)(PyBytes_GET_SIZE(g->key) / (Py_ssize_t)(2 * sizeof *at));
     PyObject **dropped = cc_mem_get(sizeof *dropped * (size_t)n);
     for (int i = 0; i < n; i++)
-        dropped[i] = at[2 * i] < 0 ? current_value(g - g->other, at[2 * i + 1], state)
-                                   : cc_act_get(state->acts[at[2 * i]], at[2 * i + 1]);
+        dropped[i] = at[2 * i] < 0 ? gv[at[2 * i + 1]] : cc_act_get(state->acts[at[2 * i]], at[2 * i + 1]);
     const bool noticed = cc_obj_drop_notifies(dropped, n, g->index);
     free(dropped);
     return noticed ? NULL : Py_None;
@@ -112,7 +92,6 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_ARG: return state->args[g->index];
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
-    case CC_SRC_DROPPED: return dropped_quietly(g, state);
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
     case CC_SRC_PROXIED: return cc_obj_proxy_target(parent);
@@ -159,7 +138,8 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_GENSLOT: return read_generator(parent, g->index);
     case CC_SRC_REFS: return unshared(g, state, parent);
     case CC_SRC_GENREFS: return generator_slot_unshared(g, parent);
-    case CC_SRC_TENSOR_KEY: /* cc_guard_read handles it */
+    case CC_SRC_TENSOR_KEY: /* cc_guard_read handles these */
+    case CC_SRC_DROPPED:
     case CC_SRC_GEN:
     case CC_SRC_SIZE:
     case CC_SRC_KEYS:
@@ -172,6 +152,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
 
 PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv) {
     if (g->source == CC_SRC_TENSOR_KEY) return read_tensor_key(gv[g->parent], gv[g->index]);
+    if (g->source == CC_SRC_DROPPED) return dropped_quietly(g, state, gv);
     return read_source(g, state, g->parent >= 0 ? gv[g->parent] : NULL);
 }
 
@@ -455,7 +436,7 @@ static bool independent(const CcGuards *gs, int id) {
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
         if (g->owned || cc_guard_compared(g) >= 0 || cc_guard_keyed(g) >= 0 || g->check == CC_CHK_ALONE ||
-            ++n > MAX_PATH)
+            g->check == CC_CHK_QUIET || ++n > MAX_PATH)
             return false;
     }
     return true;

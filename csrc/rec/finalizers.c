@@ -320,12 +320,6 @@ static bool several_ended(const CcRec *rec, bool root) {
     return several;
 }
 
-/* The guard of the slot through which a value is read; -1: none. */
-static int root_slot(const CcGuards *gs, int id) {
-    while (gs->g.at[id].parent >= 0) id = gs->g.at[id].parent;
-    return gs->g.at[id].source == CC_SRC_SLOT ? id : -1;
-}
-
 /* Adds a guard that nothing observes when these slots (level, slot) and the places of these guards (-1, guard) drop
  * their objects. */
 static void guard_drops(CcRec *rec, const int *at, int n, bool weak) {
@@ -334,25 +328,26 @@ static void guard_drops(CcRec *rec, const int *at, int n, bool weak) {
     CC_RETRY_ALLOC(slots, PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)sizeof *at * n));
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_DROPPED, -1, slots, 0, weak, &is_new);
-    if (is_new) cc_guard_alias(&rec->trace->guards, id, CC_CHK_QUIET, id);
+    if (is_new) cc_guard_check(&rec->trace->guards, id, CC_CHK_QUIET, NULL);
     Py_DECREF(slots);
 }
 
-static void guard_weak(CcRec *rec) {
-    CC_VEC(int) at = {0};
+/* Lists what the trace has dropped so far; cc_finalizers_end adds the guard. */
+static void list_weak_drops(CcRec *rec) {
+    const int length = rec->weak_drops.n;
+    cc_vec_push(&rec->weak_drops, 0);
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
         if (!slot_dropped(rec, h) && !adopted(rec, h->object)) continue;
-        cc_vec_push(&at, h->level);
-        cc_vec_push(&at, h->slot);
+        cc_vec_push(&rec->weak_drops, h->level);
+        cc_vec_push(&rec->weak_drops, h->slot);
     }
     for (int id = 0; id < rec->trace->guards.g.n && rec->overwritten.n > 0; id++) {
         if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) == NULL) continue;
-        cc_vec_push(&at, -1);
-        cc_vec_push(&at, id);
+        cc_vec_push(&rec->weak_drops, -1);
+        cc_vec_push(&rec->weak_drops, id);
     }
-    guard_drops(rec, at.at, at.n, true);
-    cc_vec_free(&at);
+    rec->weak_drops.at[length] = rec->weak_drops.n - length - 1;
 }
 
 void cc_finalizers_settle(CcRec *rec) {
@@ -361,19 +356,14 @@ void cc_finalizers_settle(CcRec *rec) {
 }
 
 void cc_finalizers_end(CcRec *rec) {
-    const CcGuards *gs = &rec->trace->guards;
+    for (int i = 0; i < rec->weak_drops.n; i += rec->weak_drops.at[i] + 1)
+        guard_drops(rec, rec->weak_drops.at + i + 1, rec->weak_drops.at[i], true);
     CC_VEC(int) at = {0};
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
         if (h->observed || h->ended || !h->dropped) continue;
         cc_vec_push(&at, h->level);
         cc_vec_push(&at, h->slot);
-        for (int id = 0; id < gs->g.n; id++) { /* a run holds another reference */
-            const int slot = gs->g.at[id].used ? root_slot(gs, id) : -1;
-            if (slot < 0 || gs->g.at[slot].level != h->level || gs->g.at[slot].index != h->slot) continue;
-            cc_vec_push(&at, -1);
-            cc_vec_push(&at, id);
-        }
     }
     guard_drops(rec, at.at, at.n, false);
     cc_vec_free(&at);
@@ -469,7 +459,7 @@ bool cc_finalizers_weakref_unknown(CcRec *rec, PyObject *ref) {
     PyObject *o = cc_weak_target(ref);
     if (o != NULL && reachable_as_before(rec, o)) return false;
     if (rec->weakref_freed || rec->drops_unknown) return true;
-    guard_weak(rec);
+    list_weak_drops(rec);
     return false;
 }
 

@@ -41,7 +41,7 @@ static void abort_recording(CcRec *rec) {
     rec->trace = NULL;
     rec->frame.n = 0;
     rec->written.n = 0;
-    rec->idle.n = rec->held.n = rec->maybe_freed.n = 0;
+    rec->idle.n = rec->held.n = rec->weak_drops.n = rec->maybe_freed.n = 0;
     rec->of_class.n = 0;
     cc_kernel_forget(rec);
     rec->await_root = false;
@@ -65,6 +65,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);
     cc_vec_free(&rec->held);
+    cc_vec_free(&rec->weak_drops);
     cc_vec_free(&rec->maybe_freed);
     while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
     cc_vec_free(&rec->spent);

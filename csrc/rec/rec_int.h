@@ -118,6 +118,8 @@ struct CcRec {
         bool observed; /* a finaliser or a weak-reference callback runs when the slot drops it */
         bool ended;    /* dropped, and that was observed */
     }) held;
+    /* cc_finalizers_weakref_unknown: what was dropped when a weak reference was read; lists, each behind its length */
+    CC_VEC(int) weak_drops;
     /* objects that provenance holds and that a write may have dropped; addresses */
     CC_VEC(PyObject *) maybe_freed;
     CC_VEC(int) written; /* guards of containers that effects write */

@@ -394,6 +394,7 @@ def giving(program, calls):
 
 def check(program, calls, dynamic=None, limit=64):
     """Raises AssertionError where compiled calls differ from eager ones."""
+    ccompile.reset()
     wrong, half = verify_failures(), program.dtype is torch.bfloat16  # what is computed of halves is only as near as they are
     with quiet():
         same(
