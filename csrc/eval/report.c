@@ -76,7 +76,7 @@ static PyObject *segment_dict(const CcSegment *s, int point, const CcListed *of)
     cc_ring_counts(shape != NULL ? shape->ring : NULL, &made, &reused);
     const bool brk = t->end == CC_END_BREAK;
     if (cc_listing_put(d, "id", PyLong_FromLong(s->id)) < 0 || cc_listing_put(d, "point", PyLong_FromLong(point)) < 0 ||
-        cc_listing_put(d, "start", PyUnicode_FromFormat("%U:%d", t->start_file, t->start_line)) < 0 ||
+        cc_listing_put(d, "start", PyUnicode_FromFormat("%U:%d", t->start.file, t->start.line)) < 0 ||
         cc_listing_put(d, "guards", guard_list(t)) < 0 ||
         cc_listing_put(d, "guard_steps", PyLong_FromLong(cc_guard_steps(&t->guards))) < 0 ||
         cc_listing_fill(d, s, shape, of) < 0 || cc_listing_put(d, "symbols", step_list(t)) < 0 ||

@@ -10,9 +10,9 @@ static void tell(const CcSegment *s, CcEventKind kind, const CcSbuf *head, const
     const CcTrace *t = s->trace;
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    const char *file = cc_break_in_torch(t->start_file) ? NULL : PyUnicode_AsUTF8(t->start_file);
+    const char *file = t->start.library != NULL ? NULL : PyUnicode_AsUTF8(t->start.file);
     PyErr_Restore(type, value, tb); /* also if the path has surrogates */
-    const CcLogExtra extra = {.file = file, .line = file != NULL ? t->start_line : 0, .detail = cc_sbuf_text(detail)};
+    const CcLogExtra extra = {.file = file, .line = file != NULL ? t->start.line : 0, .detail = cc_sbuf_text(detail)};
     CcSbuf name = {0};
     add_name(s, &name);
     cc_log_more(kind, extra, "%s: %s", cc_sbuf_text(&name), cc_sbuf_text(head));

@@ -673,7 +673,8 @@ void cc_trace_free(CcTrace *t) {
     cc_vec_free(&t->level);
     cc_vec_free(&t->slots);
     cc_break_clear(&t->brk);
-    Py_CLEAR(t->start_file);
+    Py_CLEAR(t->start.file);
+    Py_CLEAR(t->start.function);
     free(t);
 }
 

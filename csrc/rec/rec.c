@@ -178,8 +178,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
         rec->await_root = false;
         f.transparent = true;
         f.first_fresh = 0;
-        rec->trace->start_file = Py_NewRef(act->co->co_filename);
-        rec->trace->start_line = act->co->co_firstlineno;
+        rec->trace->start = cc_site_place(act, act->co->co_firstlineno);
         cc_sym_arguments(rec, act);
     } else {
         const CcRecFrame *parent = rec->frame.n > 0 ? &cc_vec_last(&rec->frame) : NULL;

@@ -39,7 +39,6 @@ const struct CcPlace *cc_break_place(const CcBreakInfo *info);
 bool cc_break_rewrite(const CcBreakInfo *info, int *row, const char **before, const char **after);
 void cc_break_clear(CcBreakInfo *info);
 void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from);
-bool cc_break_in_torch(PyObject *file);                   /* the file is one of torch's */
 void cc_break_text(const CcBreakInfo *info, CcSbuf *out); /* the reason's id, the stack, the advice: a line each */
 
 /* ---- recipe.c: how a replay rebuilds values ---- */
@@ -258,8 +257,7 @@ typedef struct CcTrace {
         int value;
         PyObject *tensor; /* strong */
     }) kept;              /* recorded inputs and outputs of the graph; cc_trace_forget */
-    int start_line;
-    PyObject *start_file; /* strong */
+    struct CcPlace start; /* of the function, or behind the break */
     uint64_t record_ns;   /* time that recording took, with the ops that ran meanwhile */
     int instructions;
 } CcTrace;

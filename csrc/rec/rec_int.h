@@ -340,6 +340,7 @@ bool cc_maker_plain(const PyTypeObject *base);
 bool cc_snapshot_take(CcRec *rec, CcMap *memo, int *level);
 
 /* ---- site.c: instructions at which the next recording must break ---- */
+struct CcPlace cc_site_place(const CcAct *act, int line);
 const struct CcSite *cc_site_find(const CcSites *sites, const CcAct *act);
 /* False: it is already marked, so marking it can't help. */
 bool cc_site_mark(CcRec *rec, PyCodeObject *co, int pc);

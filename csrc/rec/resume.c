@@ -399,8 +399,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
     cc_finalizers_adopted(rec);
     cc_idle_begin(rec);
     const CcAct *last = acts[n - 1];
-    rec->trace->start_file = Py_NewRef(last->co->co_filename);
-    rec->trace->start_line = cc_code_line(last->code, last->pc);
+    rec->trace->start = cc_site_place(last, cc_code_line(last->code, last->pc));
     for (int i = 0; i < rec->frame.n; i++) rec->frame.at[i].first_fresh = rec->prov.n;
     return CC_OK;
 }

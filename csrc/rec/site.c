@@ -67,15 +67,6 @@ void cc_break_copy(CcBreakInfo *to, const CcBreakInfo *from) {
     }
 }
 
-bool cc_break_in_torch(PyObject *file) {
-    static PyObject *init; /* torch/__init__.py */
-    if (init == NULL) init = cc_obj_of_module("torch", "__file__");
-    const char *path = PyUnicode_AsUTF8(file), *torch = init != NULL ? PyUnicode_AsUTF8(init) : NULL;
-    const char *end = torch != NULL ? strrchr(torch, '/') : NULL;
-    PyErr_Clear();
-    return path != NULL && end != NULL && strncmp(path, torch, (size_t)(end - torch) + 1) == 0;
-}
-
 void cc_break_text(const CcBreakInfo *info, CcSbuf *out) {
     cc_sbuf_add(out, "reason: %s\n", cc_reason_name(info->reason));
     for (int i = 0; i < info->n_stack; i++) {
@@ -98,6 +89,11 @@ static uint64_t site_of(const CcAct *act) {
     return cc_map_hash(words, sizeof words, 0);
 }
 
+struct CcPlace cc_site_place(const CcAct *act, int line) {
+    return (struct CcPlace){Py_NewRef(act->co->co_filename), Py_NewRef(act->co->co_qualname), line,
+                            cc_rec_library(act)};
+}
+
 void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what) {
     cc_break_clear(&rec->why);
     rec->why.reason = reason;
@@ -114,8 +110,7 @@ void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what
     rec->why.n_stack = n;
     rec->why.site = site_of(act);
     for (const CcAct *a = act; a != NULL; a = a->prev)
-        rec->why.stack[--n] = (struct CcPlace){Py_NewRef(a->co->co_filename), Py_NewRef(a->co->co_qualname),
-                                               cc_code_line(a->code, a->pc), cc_rec_library(a)};
+        rec->why.stack[--n] = cc_site_place(a, cc_code_line(a->code, a->pc));
 }
 
 void cc_sites_cut(CcSites *sites, int n) {
