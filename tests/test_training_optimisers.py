@@ -254,3 +254,50 @@ def test_a_whole_training_step(name, to_none):
     torch.testing.assert_close(kept[1][0], kept[0][0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(kept[1][1][0], kept[0][1][0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(kept[1][1][3], kept[0][1][3], rtol=1e-4, atol=1e-5)
+
+
+def zero_at(place, side, **how):
+    """A step whose only break is the backward: at a break, some gradients are there, others are not."""
+
+    def train(x):
+        if place == "first":
+            side.optimiser.zero_grad(**how)
+        loss = side.net(x).square().mean()
+        if place == "behind the forward":
+            side.optimiser.zero_grad(**how)
+        loss.backward()
+        side.optimiser.step()
+        if place == "last":
+            side.optimiser.zero_grad(**how)
+        return loss.detach()
+
+    return train
+
+
+@BOTH
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("place", ["first", "behind the forward", "last"])
+def test_zero_grad_is_no_break(place, to_none, foreach):
+    """Also where gradients are held elsewhere, are absent, were made by create_graph, or appear between calls."""
+    kept = []
+    for compile in (lambda f: f, ccompile.compile):
+        side = Side("sgd, momentum", lambda f: f, foreach=foreach)
+        params = [*side.net.parameters()]
+        params[0].requires_grad_(False)
+        step, seen = compile(zero_at(place, side, set_to_none=to_none)), []
+        for k in range(8):
+            held = [p.grad for p in params]
+            if k == 4:
+                params[1].grad = None
+            if k == 5:
+                params[2].grad = (params[2] * 2).sum() * torch.ones_like(params[2])
+            if k == 6:
+                params[0].grad = torch.ones_like(params[0])
+            torch.manual_seed(k)
+            seen.append((step(torch.randn(5, 6)), [p.grad is h for p, h in zip(params, held)]))
+            seen.append([None if g is None else g.detach().clone() for g in (*held, *(p.grad for p in params))])
+        kept.append((seen, [p.detach() for p in params]))
+    torch.testing.assert_close(kept[1], kept[0])
+    if not EAGER:
+        told = ccompile.explain(zero_at(place, side, set_to_none=to_none), torch.randn(5, 6))
+        assert [r.reason for r in told.break_reasons] == ["library"]

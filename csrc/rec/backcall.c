@@ -44,6 +44,8 @@ static const char templates[] =
     "def through():\n"
     "    return lambda function, *args, use_reentrant, preserve_rng_state=None, early_stop=None, **named: (\n"
     "        function(*args, **named))\n"
+    "def unwrapper():\n"
+    "    return lambda f, *args, **named: f.__wrapped__(*args, **named)\n"
     "def methodcaller(name, *args):\n"
     "    return lambda o: getattr(o, name)(*args)\n";
 
@@ -107,7 +109,7 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
     return CC_DONE;
 }
 
-/* ------------------------------------------------------------------ torch.utils.checkpoint */
+/* ------------------------------------------------------------------ functions of torch that call a function */
 
 /* Nothing is saved without gradients. With use_reentrant=True it warns that no input requires one, and the arguments of
  * the other variant may be functions that it calls. */
@@ -124,6 +126,20 @@ CcGo cc_backcall_checkpoint(CcRec *rec, CcEvent *ev, PyObject *const *in, int po
     PyObject *made = plain ? Py_XNewRef(from_template(rec, "through", NULL)) : NULL;
     if (made == NULL) return CC_OK;
     ev->result = PyObject_Vectorcall(made, in, (size_t)positional, kwnames);
+    Py_DECREF(made);
+    return CC_DONE;
+}
+
+CcGo cc_backcall_unwrapped(CcRec *rec, CcEvent *ev, PyObject *func, PyObject *const *in, int positional,
+                           PyObject *kwnames) {
+    const int n = positional + cc_obj_count(kwnames);
+    PyObject *made = Py_XNewRef(from_template(rec, "unwrapper", NULL));
+    if (made == NULL) return CC_OK;
+    PyObject **args = cc_mem_get(sizeof *args * ((size_t)n + 1));
+    args[0] = func;
+    memcpy(args + 1, in, sizeof *args * (size_t)n);
+    ev->result = PyObject_Vectorcall(made, args, (size_t)positional + 1, kwnames);
+    free(args);
     Py_DECREF(made);
     return CC_DONE;
 }

@@ -545,6 +545,10 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         const CcGo go = cc_backcall_checkpoint(rec, ev, c.in, cc_call_positional(&c), c.kwnames);
         if (go != CC_OK) return go;
     }
+    if (PyFunction_Check(c.func) && cc_library_wraps((PyFunctionObject *)c.func)) {
+        const CcGo go = cc_backcall_unwrapped(rec, ev, c.func, c.in, cc_call_positional(&c), c.kwnames);
+        if (go != CC_OK) return go;
+    }
     if (PyFunction_Check(c.func))
         return cc_library_recorded((PyFunctionObject *)c.func)
                    ? CC_OK

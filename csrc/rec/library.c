@@ -2,7 +2,7 @@
  * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
 #include "rec_events.h"
 
-enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH };
+enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH, UNWRAPPED };
 
 static const struct {
     int kind;
@@ -16,7 +16,7 @@ static const struct {
 
 static struct {
     int begin, end; /* rows */
-} of_kind[THROUGH + 1];
+} of_kind[UNWRAPPED + 1];
 
 static char folder[4096]; /* the standard library's directory, with a final slash */
 static size_t folder_n;
@@ -71,22 +71,29 @@ CcPure cc_library_pure(PyFunctionObject *func) {
                                                   : CC_PURE_NOT;
 }
 
-/* Whether the function, or the one that torch._disable_dynamo's wrapper hides (torch._dynamo wraps some once it is
- * imported), is listed. */
-static bool listed_behind_wrapper(int kind, PyFunctionObject *func) {
+/* The function that torch._disable_dynamo's wrapper hides (torch._dynamo wraps some once it is imported), or the function
+ * itself. */
+static PyFunctionObject *behind_wrapper(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
     PyObject *wrapped = func->func_dict != NULL ? PyDict_GetItemString(func->func_dict, "__wrapped__") : NULL;
-    if (path != NULL && wrapped != NULL && PyFunction_Check(wrapped) && listed(WHOLE, co, path, strlen(path))) {
-        co = (PyCodeObject *)((PyFunctionObject *)wrapped)->func_code;
-        path = path_of(co);
-    }
+    const bool hides = path != NULL && wrapped != NULL && PyFunction_Check(wrapped);
+    return hides && listed(WHOLE, co, path, strlen(path)) ? (PyFunctionObject *)wrapped : func;
+}
+
+static bool listed_behind_wrapper(int kind, PyFunctionObject *func) {
+    const PyCodeObject *co = (PyCodeObject *)behind_wrapper(func)->func_code;
+    const char *path = path_of(co);
     return path != NULL && listed(kind, co, path, strlen(path));
 }
 
 bool cc_library_node(PyFunctionObject *func) { return listed_behind_wrapper(NODE, func); }
 
 bool cc_library_through(PyFunctionObject *func) { return listed_behind_wrapper(THROUGH, func); }
+
+bool cc_library_wraps(PyFunctionObject *func) {
+    return behind_wrapper(func) != func && listed_behind_wrapper(UNWRAPPED, func);
+}
 
 bool cc_library_device(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;

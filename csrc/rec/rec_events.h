@@ -108,6 +108,9 @@ CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 /* Performs torch.utils.checkpoint.checkpoint(function, ...) as a call of the function, where it is no more than that. */
 CcGo cc_backcall_checkpoint(CcRec *rec, CcEvent *ev, PyObject *const *in, int positional, PyObject *kwnames);
+/* Performs a call of torch._disable_dynamo's wrapper as a call of the function that it wraps. */
+CcGo cc_backcall_unwrapped(CcRec *rec, CcEvent *ev, PyObject *func, PyObject *const *in, int positional,
+                           PyObject *kwnames);
 /* performs defaultdict[key] for a missing key */
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
 /* Perform sum() and functools.reduce(): CC_DONE, or CC_OK to let C code do it. */
@@ -245,6 +248,7 @@ bool cc_library_node(PyFunctionObject *func);
 bool cc_library_device(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);
 bool cc_library_through(PyFunctionObject *func);
+bool cc_library_wraps(PyFunctionObject *func);
 bool cc_library_unbroken(const PyCodeObject *co); /* graph_break() does nothing in this function */
 CcPure cc_library_pure(PyFunctionObject *func);
 CC_MUST int cc_library_init(void);
