@@ -64,8 +64,9 @@ char *cc_mem_text(const char *text);   /* a copy; never NULL */
 /* To be called when an allocation failed. Releases the reserve; true: memory is available again, so the caller
  * retries. */
 bool cc_mem_release_reserve(void);
-bool cc_mem_low(void);     /* the reserve was needed since the last cc_mem_reserve */
-bool cc_mem_reserve(void); /* sets the reserve aside: at start-up, and after memory was low; false: out of memory */
+bool cc_mem_low(void);         /* the reserve was needed since the last cc_mem_reserve */
+bool cc_mem_reserve(void);     /* sets the reserve aside: at start-up, and after memory was low; false: out of memory */
+int64_t cc_mem_resident(void); /* bytes of this process that are in RAM; 0: unknown */
 _Noreturn void cc_mem_exhausted(const char *what);
 
 /* ---- arena.c: all memory of one compilation, freed at once ---- */

@@ -3,6 +3,7 @@
  * it aside again, and runs eagerly if that fails. */
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base.h"
 
@@ -50,4 +51,13 @@ void *cc_mem_grow(void *at, size_t n) {
     while (p == NULL && cc_mem_release_reserve()) p = realloc(at, n);
     if (p == NULL) cc_mem_exhausted("a growing array");
     return p;
+}
+
+int64_t cc_mem_resident(void) {
+    FILE *file = fopen("/proc/self/statm", "re");
+    long long pages = 0;
+    if (file == NULL) return 0;
+    if (fscanf(file, "%*s %lld", &pages) != 1) pages = 0;
+    fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
 }

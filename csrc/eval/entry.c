@@ -105,7 +105,7 @@ void cc_root_clear(CcRoot *root) {
     root->last_failure = NULL;
     root->hints.at.n = 0;
     root->give_ups = 0;
-    root->waited = root->patience = 0;
+    root->waited = root->patience = root->deferred = 0;
     root->eager_only = root->warned = false;
     cc_pace_start(root);
 }
@@ -388,6 +388,28 @@ static bool makes_room(CcRoot *root) {
     return true;
 }
 
+static bool short_of_memory(const CcRoot *root) {
+    const int64_t limit = (int64_t)root->knobs.memory_limit << 20;
+    return limit > 0 && cc_mem_resident() > limit;
+}
+
+/* The first of a row of such calls is an event. */
+bool cc_root_defers(CcRoot *root) {
+    const int after = root->knobs.compile_after;
+    const bool early = root->deferred < after;
+    if (cc_eval_stance == CC_STANCE_COMPILE_NOW || !(early || short_of_memory(root))) {
+        root->deferred = 0;
+        return false;
+    }
+    if (root->deferred == 0 || root->deferred == after)
+        cc_log_add(CC_LOG_EAGER,
+                   early ? "%s: compile_after: calls that no entry fits run eagerly, %d of them"
+                         : "%s: memory_limit: nothing is recorded while more than %d MiB are resident",
+                   cc_root_name(root), early ? after : root->knobs.memory_limit);
+    root->deferred = CC_MIN(root->deferred, (int64_t)after) + 1;
+    return true;
+}
+
 /* While another thread records, this call runs eagerly: threads that start together would use up the entries before a
  * size is known to vary. */
 static bool may_record(CcRoot *root, bool full) {
@@ -432,7 +454,7 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     }
     int victim;
     const bool full = is_full(root, &victim);
-    if (!may_record(root, full)) return call_eagerly(root, own, own_nargsf, kwnames);
+    if (cc_root_defers(root) || !may_record(root, full)) return call_eagerly(root, own, own_nargsf, kwnames);
     tell_failure(root, mode, &state, first);
     learn_hints(root, args, n, kwnames, mode);
     if (full) {

@@ -138,6 +138,7 @@ typedef struct CcRoot {
     int failed_segment, failed_guard; /* the same as numbers (symbolic guards follow the others); -1: none */
     int give_ups;                     /* consecutive */
     CcPace pace;
+    int64_t deferred;     /* calls that no entry fitted and that were left to eager, since the last recording */
     int waited, patience; /* calls past recompile_limit: so far, and until an entry is replaced */
     int running, next_id;
     /* the region that is recording; only one at a time, because earlier recordings decide what is symbolic; NULL:
@@ -193,6 +194,7 @@ typedef enum CcStance {
     CC_STANCE_EAGER_ON_RECOMPILE, /* what is not compiled yet runs eagerly */
     CC_STANCE_FAIL_ON_RECOMPILE,  /* ... raises RuntimeError */
     CC_STANCE_EAGER_THEN_COMPILE, /* the first call of a root runs eagerly */
+    CC_STANCE_COMPILE_NOW,        /* neither compile_after nor memory_limit defers a recording; for precompile */
     CC_STANCE_COUNT
 } CcStance;
 extern CcStance cc_eval_stance;

@@ -248,6 +248,7 @@ CC_MUST bool cc_pace_begin(CcRoot *root, CcLap *lap);
 void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok);
 
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames);
+bool cc_root_defers(CcRoot *root); /* whether a knob leaves code that no entry fits to eager, this time */
 CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create);
 void cc_root_failure(CcRoot *root, const CcSegment *s, int guard);
 

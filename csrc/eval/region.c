@@ -580,7 +580,9 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
         g->refuses = true; /* the next event raises: there the frame's handlers see it */
         return CC_OK;
     }
-    return p->full || cc_eval_stance == CC_STANCE_EAGER_ON_RECOMPILE ? die(g) : record_from(g, p, acts, n, &mode);
+    const bool deferred = !g->counted && cc_root_defers(g->root); /* a call that records goes on to do so */
+    return p->full || deferred || cc_eval_stance == CC_STANCE_EAGER_ON_RECOMPILE ? die(g)
+                                                                                 : record_from(g, p, acts, n, &mode);
 }
 
 static CcGo on_rewind(CcObserver *obs, CcAct *act) {

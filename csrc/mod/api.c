@@ -81,6 +81,7 @@ static PyObject *api_set_stance(PyObject *m, PyObject *name) {
         [CC_STANCE_EAGER_ON_RECOMPILE] = "eager_on_recompile",
         [CC_STANCE_FAIL_ON_RECOMPILE] = "fail_on_recompile",
         [CC_STANCE_EAGER_THEN_COMPILE] = "eager_then_compile",
+        [CC_STANCE_COMPILE_NOW] = "compile_now",
     };
     const char *s = PyUnicode_AsUTF8(name);
     if (s == NULL) return NULL;

@@ -14,7 +14,9 @@ from . import _core, config, metrics  # noqa: E402
 from ._core import Unsupported, graph_break, is_compiling, reset  # noqa: E402
 from .api import compile, counters, disable, events, optimize  # noqa: E402
 from .artifacts import load_cache_artifacts, save_cache_artifacts  # noqa: E402
+from .costs import Cost, analyze_costs  # noqa: E402
 from .dims import Dim, mark_dynamic, mark_static  # noqa: E402
+from .ladder import DeadlineLadder  # noqa: E402
 from .logs import from_environment as _logs_from_environment  # noqa: E402
 from .logs import set_logs  # noqa: E402
 from .report import BreakReason, Explanation, explain, export  # noqa: E402
@@ -36,7 +38,7 @@ from .twins import (  # noqa: E402
 )
 
 _library = (compile, explain, export, install, uninstall, list_backends, mark_dynamic, maybe_mark_dynamic, mark_static)
-for _own in (*_library, precompile, bucketed, reset):
+for _own in (*_library, precompile, bucketed, analyze_costs, reset):
     _core.break_at(_own)  # a call of one of these in compiled code is a single graph break
 
 _logs_from_environment()
@@ -48,10 +50,13 @@ if _os.environ.get("CCOMPILE_INSTALL", "0") not in ("", "0"):
 __version__ = "0.1.0"
 __all__ = [
     "BreakReason",
+    "Cost",
+    "DeadlineLadder",
     "Dim",
     "Explanation",
     "Unsupported",
     "allow_in_graph",
+    "analyze_costs",
     "assume_constant_result",
     "bucketed",
     "compile",

@@ -304,7 +304,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     a repeat that raises is the last one. explain(fn, *args, **kwargs) does the same for at least one argument."""
     if isinstance(fn, type):  # compile would change it
         raise TypeError(f"ccompile.explain takes an instance or a method, not a class: {fn!r:.100}")
-    fresh = compile(fn, isolate_recompiles=True)
+    fresh = compile(fn, isolate_recompiles=True, options={"compile_after": 0})
     compiled = compiled_of(fresh)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:

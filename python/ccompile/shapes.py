@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _core, api
+from .stance import compiling_now
 
 
 class Precompiled(NamedTuple):
@@ -24,23 +25,26 @@ def precompile(fn: Callable[..., Any], inputs: Iterable[Any]) -> list[Precompile
     """Calls a compiled callable once for each item of `inputs`, so that later calls with these shapes replay.
 
     An item is a tuple or list of arguments, a tensor, or a shape (ints), which stands for a float32 tensor of zeros.
-    The calls are real ones with all their side effects. Grad mode and autocast are the caller's."""
+    The calls are real ones with all their side effects. Grad mode and autocast are the caller's. The knobs
+    compile_after and memory_limit do not defer them."""
     compiled, done = api.compiled_of(fn), []
     if not isinstance(inputs, Iterable):
         raise TypeError(
             f"inputs must be an iterable of arguments, tensors or shapes, not {type(inputs).__name__}: {inputs!r:.100}"
         )
     for item in inputs:
-        args = _arguments(item)
+        args = arguments(item)
         before, start = compiled.report()["recordings"], time.perf_counter()
-        fn(*args)
+        with compiling_now():
+            fn(*args)
         ms = (time.perf_counter() - start) * 1e3
         text = ", ".join(str(list(a.shape)) if isinstance(a, torch.Tensor) else repr(a) for a in args)
         done.append(Precompiled(text, ms, compiled.report()["recordings"] > before))
     return done
 
 
-def _arguments(item: Any) -> tuple[Any, ...]:
+def arguments(item: Any) -> tuple[Any, ...]:
+    """The arguments that an item of precompile's inputs stands for."""
     if isinstance(item, torch.Tensor):
         return (item,)
     if not isinstance(item, tuple | list):
@@ -98,7 +102,7 @@ class Bucketed:
         """Like ccompile.precompile, with each item padded to its bucket."""
         fitted = []
         for item in inputs:
-            args = _arguments(item)
+            args = arguments(item)
             size = next(a.shape[self.dim] for a in args if isinstance(a, torch.Tensor) and a.ndim > self.dim)
             bucket = self._bucket(size)
             self._calls.setdefault(bucket, 0)

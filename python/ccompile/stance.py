@@ -71,4 +71,9 @@ def set_stance(
     return _Stance(_BACKENDS[force_backend] or _STANCES[stance])
 
 
+def compiling_now() -> _Stance:
+    """A block whose calls are recorded if no entry fits, whatever the knobs compile_after and memory_limit say."""
+    return _Stance("compile_now")
+
+
 _core.break_at(set_stance)
