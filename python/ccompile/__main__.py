@@ -1,14 +1,13 @@
-"""python -m ccompile demo | doctor | explain"""
+"""python -m ccompile bench | demo | doctor | explain"""
 
 import argparse
-import importlib
-import importlib.util
 import os
 import sys
 from typing import Any
 
 USAGE = """usage: python -m ccompile COMMAND ...
 
+  bench    measures a model by batch size and mode, and compares with an earlier measurement (see --help)
   demo     compares ccompile with eager on real models (see --help)
   doctor   shows versions, libraries, threads and knobs
   explain  runs a script, or MODULE:NAME, FILE.py:NAME or a demo model once; shows graphs and breaks: where, why, what
@@ -18,17 +17,15 @@ USAGE = """usage: python -m ccompile COMMAND ...
 
 def doctor(argv: list[str]) -> int:
     argparse.ArgumentParser(prog="python -m ccompile doctor").parse_args(argv)
-    import platform
-
-    import torch
-
     import ccompile
-    from ccompile import _core, _setup
+    from ccompile import _core, _setup, machine
 
+    here = machine.describe()
     rows = {
-        "ccompile": ccompile.__version__,
-        "python": f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}",
-        "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
+        "ccompile": here["ccompile"],
+        "python": f"{here['python']} at {sys.executable}",
+        "torch": f"{here['torch']}, {here['threads']} threads",
+        "processor": f"{here['cpu']}, {here['processors']} of them, {' '.join(here['flags'])}",
         "back-ends": _core.describe(),
         "llvmlite": _setup.find_llvmlite() or "not installed: fused kernels run through torch",
         "oneDNN": _setup.find_onednn() or "switched off by CCOMPILE_ONEDNN",
@@ -88,63 +85,21 @@ def _explain_one(what: str, texts: list[str]) -> Any:
     import torch
 
     import ccompile
+    from ccompile import target
 
-    fn, inputs, kwargs = _find(what)
+    fn, inputs, kwargs = target.find(what)
     if texts:
-        inputs, kwargs = tuple(_tensor(text) for text in texts), {}
+        inputs, kwargs = tuple(target.tensor(text) for text in texts), {}
     with torch.no_grad():
         return ccompile.explain(fn)(*inputs, **kwargs)
 
 
-def _find(what: str) -> tuple[Any, tuple, dict]:
-    from ccompile.demo_models import WORKLOADS, build
-
-    if what in WORKLOADS:
-        args, kwargs = WORKLOADS[what].inputs()
-        return build(WORKLOADS[what]), args, kwargs
-    place, _, name = what.rpartition(":")
-    if not place:
-        raise SystemExit(f"{what!r} is not MODULE:NAME, FILE.py:NAME or one of: {', '.join(WORKLOADS)}")
-    if place.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(os.path.basename(place)[:-3], place)
-        if spec is None or spec.loader is None or not os.path.exists(place):
-            raise SystemExit(f"no such file: {place}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-    else:
-        sys.path.insert(0, os.getcwd())
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (place + ".").startswith(error.name + "."):
-                raise  # a module that it imports is missing
-            raise SystemExit(f"no such module: {error.name}") from None
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise SystemExit(f"{place} has no {name!r}")
-        found = getattr(found, part)
-    return (found() if isinstance(found, type) else found), (), {}
-
-
-def _tensor(text: str) -> Any:
-    import torch
-
-    shape, _, name = text.partition(":")
-    if not all(n.isdecimal() for n in shape.split("x") if n):
-        raise SystemExit(f"--input {text!r} must be sizes joined by x, such as 8x64 or 8x64:bfloat16")
-    sizes = [int(n) for n in shape.split("x") if n]
-    dtype = getattr(torch, name or "float32", None)
-    if not isinstance(dtype, torch.dtype):
-        raise SystemExit(f"unknown dtype {name!r} in --input {text}")
-    if dtype.is_floating_point:
-        return torch.randn(sizes, dtype=dtype)
-    return torch.randint(0, 2 if dtype is torch.bool else 100, sizes).to(dtype)
-
-
 def main(argv: list[str]) -> int:
     command, rest = (argv[0], argv[1:]) if argv else ("", [])
+    if command == "bench":
+        from ccompile import bench
+
+        return bench.run(rest)
     if command == "demo":
         from ccompile import demo
 
