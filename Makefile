@@ -1,4 +1,4 @@
-# make demo | test | test-gpu | test-libraries | lint | bench | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
+# make demo | test | test-gpu | test-libraries | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -27,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu test-libraries bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
+.PHONY: demo test test-gpu test-libraries bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -80,7 +80,11 @@ bench-gpu: $(BUILT)
 
 # Also measures other compilers if they are installed: $(VENV)/bin/python -m pip install -e '.[bench]' --no-build-isolation
 bench: $(BUILT)
-	$(PY) benchmarks/bench_models.py $(BENCH_ARGS)
+	$(PY) benchmarks/bench_models.py --results benchmarks/results $(BENCH_ARGS)
+
+# Draws docs/benchmarks.md's tables of machines from benchmarks/results.
+bench-tables: $(BUILT)
+	$(PY) benchmarks/tables.py
 
 bench-libraries: $(BUILT) $(LIBRARIES)/.installed
 	OMP_WAIT_POLICY=passive $(LIBRARIES)/bin/python benchmarks/bench_libraries.py $(BENCH_ARGS)

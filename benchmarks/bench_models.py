@@ -17,7 +17,8 @@ first calls include compiling.
 
 Peers are optional (`pip install ccompile[bench]`; Inductor also needs a C++ compiler): a missing one is a '-' and is
 reported once, and so is a peer that fails on a workload (--verbose gives the reason). --json prints one line for each
-pair of workload and compiler instead of the tables."""
+pair of workload and compiler instead of the tables. --results keeps the rows, with the processor, its vector extensions
+and all versions, as FOLDER/PROCESSOR.json, from which tables.py draws the table of docs/benchmarks.md."""
 
 import argparse
 import contextlib
@@ -429,6 +430,17 @@ def notes(rows: list[dict[str, Any]], verbose: bool) -> list[str]:
     return found
 
 
+def keep(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """Writes the measurement, in place of an earlier one of this processor."""
+    from ccompile import machine
+
+    here = machine.describe() | {"threads": rows[0]["threads"]}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (re.sub(r"\W+", "-", here["cpu"]).strip("-").lower() + ".json")
+    path.write_text(json.dumps({"machine": here, "rows": rows}, indent=1) + "\n")
+    return path
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", help="names (default: the 16 of the comparison)")
@@ -444,6 +456,7 @@ def main() -> int:
     )
     parser.add_argument("--processes", type=int, default=5, help="number of processes that measure memory (default 5)")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of the tables")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="keep the rows as FOLDER/PROCESSOR.json")
     parser.add_argument("--verbose", action="store_true", help="print why compilers failed")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -472,6 +485,8 @@ def main() -> int:
             print("  skipped: transformers is not installed", file=sys.stderr)
     if not args.json:
         print("\n" + told(rows, compilers) + "\n")
+    if args.results is not None and rows:
+        print(f"kept in {keep(args.results, rows)}", file=sys.stderr)
     for note in notes(rows, args.verbose):
         print(note, file=sys.stderr if args.json else sys.stdout)
     return 0 if any("ms" in row for row in rows) else 1

@@ -108,15 +108,12 @@ def test_rows_are_matched_by_batch_and_mode():
 
 @pytest.mark.skipif(EAGER, reason="nothing is compiled")
 def test_the_command(tmp_path):
-    pytest.importorskip("scipy")
     (tmp_path / "net.py").write_text(MODEL)
-
-    def ran(*options):
-        command = [sys.executable, "-m", "ccompile", "bench", "net.py:Net", "--input", "2x8", "--processes=2", "--calls=3"]
-        return subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, env=os.environ)
-
-    first = ran("--batch=1,4", "--save=base.json")
-    assert first.returncode == 0, first.stderr
+    options = ["net.py:Net", "--input=2x8", "--batch=1,4", "--processes=2", "--calls=3", "--save=base.json"]
+    command = [sys.executable, "-m", "ccompile", "bench", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| default |") == 2 and "of the program's own" not in done.stdout
     base = json.loads((tmp_path / "base.json").read_text())
     assert [(one["batch"], one["mode"], one["input"], len(one["processes"])) for one in base["rows"]] == [
         (1, "default", "[1, 8]", 2),
@@ -126,13 +123,25 @@ def test_the_command(tmp_path):
         assert one["p50_ms"] <= one["p95_ms"] <= one["p99_ms"] and one["cold_ms"] > one["p50_ms"] > 0
         assert one["breaks"] == 1 and one["accuracy_loss"] < 1e-4 and one["memory_mib"] >= 0
     assert base["machine"]["cpu"] and base["machine"]["torch"] == torch.__version__
-    base["machine"]["cpu"], base["rows"][0]["breaks"] = "an older one", 0
-    (tmp_path / "base.json").write_text(json.dumps(base))
-    second = ran("--batch=1", "--against=base.json", "--report=report.md")
-    assert second.returncode == 1, second.stderr
-    assert "cpu: an older one before" in second.stdout and "graph breaks: 0 before, 1 now" in second.stdout
-    assert second.stdout.strip().endswith("failed: batch 1, default")
-    assert "| speed-up |" in (tmp_path / "report.md").read_text()
+
+
+def test_the_command_compares(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("scipy")
+    cost = {"input": "[2, 8]", "cold_ms": 9.0, "warm_ms": [], "eager": [1.0, 1.0], "compiled": [0.5, 0.6]}
+    found = {"batch": None, "mode": "default", "cost": cost, "memory_mib": 1.0, "accuracy_loss": 0.0, "breaks": 0}
+    monkeypatch.setattr(bench, "_process", lambda task: [found])
+    base, report, options = tmp_path / "base.json", tmp_path / "report.md", ["net", "--processes=2"]
+    assert bench.run([*options, f"--save={base}"]) == 0
+    assert bench.run([*options, f"--against={base}"]) == 0
+    assert capsys.readouterr().out.strip().endswith("passed")
+    found["breaks"] = 1
+    kept = json.loads(base.read_text())
+    base.write_text(json.dumps(kept | {"machine": kept["machine"] | {"cpu": "an older one"}}))
+    assert bench.run([*options, f"--against={base}", f"--report={report}"]) == 1
+    shown = capsys.readouterr().out
+    assert "cpu: an older one before" in shown and "graph breaks: 0 before, 1 now" in shown
+    assert shown.strip().endswith("failed: default")
+    assert "| speed-up |" in report.read_text()
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def difference(before: list[float], after: list[float]) -> Difference:
 class Verdict:
     """What changed for one batch size and mode."""
 
-    name: str  # "batch 8, default"
+    name: str  # "batch 8, default", or "default"
     steady: Difference
     first: Difference
     failures: tuple[str, ...]
@@ -97,7 +97,8 @@ def _verdict(old: dict[str, Any], new: dict[str, Any]) -> Verdict:
         failures.append(f"graph breaks: {old['breaks']} before, {new['breaks']} now")
     if new["accuracy_loss"] > max(INACCURATE, old["accuracy_loss"]):
         failures.append(f"accuracy: the error grew from {old['accuracy_loss']:.1e} to {new['accuracy_loss']:.1e}")
-    return Verdict(f"batch {new['batch']}, {new['mode']}", steady, first, tuple(failures), tuple(warnings))
+    name = new["mode"] if new["batch"] is None else f"batch {new['batch']}, {new['mode']}"
+    return Verdict(name, steady, first, tuple(failures), tuple(warnings))
 
 
 def _relative(row: dict[str, Any], key: str) -> list[float]:
