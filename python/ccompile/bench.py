@@ -100,7 +100,7 @@ class Peak:
 
 # ---- in the process that asks
 def run(argv: list[str]) -> int:
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     if args.worker:
         with redirect_stdout(sys.stderr):
             rows = work(json.loads(args.what))
@@ -118,7 +118,7 @@ def run(argv: list[str]) -> int:
     return _judge(before, found, args.report) if before is not None else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ccompile bench", description=__doc__)
     parser.add_argument("what", metavar="MODULE:NAME | FILE.py:NAME | MODEL", help="a callable, or a demo model")
     parser.add_argument("--input", action="append", default=[], metavar="8x64[:dtype]", help="as for explain")
