@@ -144,7 +144,7 @@ def ways_of(compiled):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", ["linear", "addmm"])
-@pytest.mark.parametrize("shape", [(2, 16, 16), (33, 70, 45), (64, 96, 100)])
+@pytest.mark.parametrize("shape", [(2, 16, 16), (7, 19, 33), (33, 70, 45), (64, 96, 100), (197, 40, 20)])
 def test_each_way_gives_the_product(shape, layout, way, monkeypatch):
     """All posts, weights in both orders, rows of x with gaps; a way that can't run a product leaves it to another."""
     monkeypatch.setenv("CCOMPILE_WAY", way)

@@ -358,7 +358,7 @@ typedef struct CcGemmCall {
     float *scratch;   /* cc_gemm_bytes bytes, 64-byte aligned */
 } CcGemmCall;
 size_t cc_gemm_bytes(const CcGemm *g);
-int cc_gemm_lanes(void); /* floats in a vector; with w in place, x is packed in groups of as many rows */
+int64_t cc_gemm_padding(int64_t m); /* rows that it computes beyond the m of x, with w in place */
 CC_MUST int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err); /* any thread; -1: no memory */
 
 /* Adds the bias to the product in y, and applies the post-ops in place. */

@@ -3,7 +3,8 @@
  *
  *   packed    w stays packed between calls: panels [k][2 vectors of outputs]; the rows of x are read in place
  *   plain     w is read in place, one row per output; x, which is small, is packed by the call: panels [k][2 vectors of
- *             rows], in groups that fit L2; tiles come out transposed, and are transposed again on the way to y
+ *             rows], in groups that fit L2; tiles come out transposed, and are transposed again on the way to y. A few
+ *             rows that are left over are multiplied as they are
  *
  * Libraries pack w in each call. Zen 4 (avx512, 2 threads, peak 237 GFLOP/s), packed and plain: 64x512x512 149 us, 158;
  * 64x1376x512 389, 412; 128x3072x768 2.70 ms, 2.78. */
@@ -49,7 +50,7 @@ struct Job {
     const float *bias, *post[CC_DNNL_MAX_POST], *panels;
     float *y;
     const Kernels *kernels;
-    int64_t first, rows; /* plain: rows of x in the current group */
+    int64_t first, rows, rest; /* plain: rows of x in the current group; the last ones, which are not packed */
 };
 
 #define LANES 16
@@ -63,7 +64,11 @@ struct Job {
 
 static const Kernels *kernels_of_cpu(void) { return CC_CPU_WIDEST(&KERNELS); }
 
-int cc_gemm_lanes(void) { return kernels_of_cpu()->lanes; }
+/* Of m rows of x, those that had better not be padded to a vector: at most half of one. */
+static int64_t rest_of(const Kernels *kernels, int64_t m) {
+    const int64_t rest = m % kernels->lanes;
+    return rest <= kernels->lanes / 2 ? rest : 0;
+}
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int parts_for(int64_t work, int64_t grain) {
@@ -154,9 +159,15 @@ static void run_plain(Job *job, float *panels) {
     job->panels = panels;
     for (; job->first < g->m; job->first += group) {
         job->rows = CC_MIN(group, g->m - job->first);
-        pack_rows(&(Packing){job->x, job->first, job->rows, g->k, job->kernels, panels});
+        job->rest = rest_of(job->kernels, job->rows);
+        pack_rows(&(Packing){job->x, job->first, job->rows - job->rest, g->k, job->kernels, panels});
         cc_omp_run(multiply_plain, job, ceil_div(g->n, job->kernels->lanes), parts_for(job->rows * g->k * g->n, GRAIN));
     }
+}
+
+int64_t cc_gemm_padding(int64_t m) {
+    const int64_t lanes = kernels_of_cpu()->lanes;
+    return rest_of(kernels_of_cpu(), m) ? 0 : (lanes - m % lanes) % lanes;
 }
 
 size_t cc_gemm_bytes(const CcGemm *g) { return sizeof(float) * (size_t)(group_of(g, kernels_of_cpu()) * g->k); }

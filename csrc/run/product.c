@@ -194,9 +194,9 @@ static bool one_row(const CcPrimDesc *d, CcGemv *g) {
 
 /* Is gemm on plain weights faster than oneDNN, which packs them? */
 static bool gains_plain(const CcPrimDesc *d) {
-    const int64_t m = d->dst.size[0], lanes = cc_gemm_lanes(), padded = (m + lanes - 1) / lanes * lanes;
+    const int64_t m = d->dst.size[0];
     return m > TURN_MAX_ROWS && m <= PLAIN_MAX_ROWS && d->dst.size[1] >= PLAIN_MIN && d->src.size[1] >= PLAIN_MIN &&
-           (padded - m) * 10 <= m;
+           cc_gemm_padding(m) * 10 <= m;
 }
 
 /* Does the rule pick gemm? Otherwise it picks oneDNN. */
