@@ -7,6 +7,7 @@
 /* the slots of classes that define __getattr__ or __getattribute__ in Python */
 static getattrofunc slot_getattr, slot_getattribute;
 static setattrofunc slot_setattr;
+destructor cc_class_dealloc, cc_class_dealloc_of_tensors;
 static PyObject *str_getattr, *str_getattribute, *str_dict, *str_class, *str_requires_grad, *str_setattr, *str_delattr;
 
 int cc_attr_init(void) {
@@ -17,6 +18,11 @@ int cc_attr_init(void) {
                        *b = (PyTypeObject *)PyDict_GetItemString(ns, "B");
     slot_getattr = a->tp_getattro;
     slot_setattr = a->tp_setattro;
+    cc_class_dealloc = a->tp_dealloc;
+    PyObject *tensor = cc_obj_of_module("torch", "Tensor");
+    if (tensor == NULL) return -1;
+    cc_class_dealloc_of_tensors = ((PyTypeObject *)tensor)->tp_dealloc;
+    Py_DECREF(tensor);
     /* the first use replaces the general slot by the special one */
     PyObject *sample = PyObject_CallNoArgs((PyObject *)b);
     PyObject *r = sample != NULL ? PyObject_GetAttrString(sample, "any") : NULL;
@@ -66,13 +72,13 @@ static bool opaque_descriptor(PyObject *d) {
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type ||
              t == &PyMethod_Type || t == &PyClassMethodDescr_Type || t == &PyInstanceMethod_Type ||
-             t == cc_known_type(CC_KNOWN_TUPLE_FIELD) || cc_cache_is(d) || PyType_Check(d) || PyCFunction_Check(d) ||
-             cc_value_const(d));
+             t == cc_known_type(CC_KNOWN_TUPLE_FIELD) || cc_call_breaks(d) || cc_cache_is(d) || PyType_Check(d) ||
+             PyCFunction_Check(d) || cc_value_const(d));
 }
 
 /* Guards the type's attribute. -1: a static type, which can't change. */
 static int guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d) {
-    if (!cc_python_class(type)) return -1;
+    if (!cc_mutable_class(type)) return -1;
     struct CcLooked *l = &rec->looked[((uintptr_t)type >> 6 ^ (uintptr_t)name >> 4) % CC_FOUND];
     if (l->type == type && l->name == name && l->found == d && rec->ran.co == NULL) return l->guard;
     const int guard = cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);
@@ -108,7 +114,7 @@ static bool written_elsewhere(const CcRec *rec, PyObject *o, PyObject *name) {
 /* Guards o's class. __class__ of an object that is guarded by identity, or that a constant refers to, can be
  * assigned. */
 void cc_attr_class_of(CcRec *rec, PyObject *o) {
-    if (!cc_python_class(Py_TYPE(o)) && !PyModule_Check(o)) return;
+    if (!cc_mutable_class(Py_TYPE(o)) && !PyModule_Check(o)) return;
     const int source = cc_value_source(rec, o);
     CcGuards *gs = &rec->trace->guards;
     if (source < 0 || gs->g.at[source].check == CC_CHK_TYPE || gs->g.at[source].check == CC_CHK_TENSOR) return;
@@ -116,11 +122,11 @@ void cc_attr_class_of(CcRec *rec, PyObject *o) {
 }
 
 static void guard_special(CcRec *rec, PyTypeObject *type, PyObject *name) {
-    if (cc_python_class(type)) guard_type_attr(rec, type, name, cc_type_lookup(type, name));
+    if (cc_mutable_class(type)) guard_type_attr(rec, type, name, cc_type_lookup(type, name));
 }
 
 void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name) {
-    if (!cc_python_class(Py_TYPE(o))) return;
+    if (!cc_mutable_class(Py_TYPE(o))) return;
     PyObject *s = cc_obj_intern(name);
     cc_attr_class_of(rec, o);
     guard_special(rec, Py_TYPE(o), s);
@@ -155,6 +161,16 @@ static bool look_at_hook(CcRec *rec, PyTypeObject *type) {
     if (!answers_in_python(type)) return false;
     guard_special(rec, type, str_getattr); /* runs when that raises */
     return true;
+}
+
+/* What a property (fget, fset, fdel) calls, if no frame shows the call: C code, or an object that is called by C code.
+ * NULL: there is no such part, or it is a Python function. */
+static PyObject *unseen_part(PyObject *d, const char *part) {
+    if (d == NULL || !PyObject_TypeCheck(d, &PyProperty_Type)) return NULL;
+    PyObject *f = PyObject_GetAttrString(d, part);
+    PyErr_Clear();
+    Py_XDECREF(f); /* the property holds it */
+    return f == NULL || f == Py_None || cc_call_function(f) != NULL ? NULL : f;
 }
 
 /* A descriptor implemented in Python: its code is recorded, and may raise AttributeError. */
@@ -281,9 +297,9 @@ void cc_attr_mro(CcRec *rec, PyObject *type) {
 }
 
 /* super().name: the types after the class in the MRO decide. */
-static void look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+static CcGo look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyTypeObject *first, *type = cc_obj_super(o, &first);
-    if (type == NULL) return;
+    if (type == NULL) return CC_OK;
     PyObject *mro = type->tp_mro;
     bool behind = false;
     cc_attr_mro(rec, (PyObject *)type);
@@ -293,10 +309,12 @@ static void look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
             behind = t == first;
             continue;
         }
-        (void)look_in_class(rec, act, t, name);
+        PyObject *d = look_in_class(rec, act, t, name);
+        if (unseen_part(d, "fget") != NULL) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
         if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
     }
     PyErr_Clear();
+    return CC_OK;
 }
 
 static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
@@ -318,10 +336,9 @@ static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, boo
         return origin == CC_O_SOURCE ? cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, "__traceback__") : CC_OK;
     if (origin == CC_O_UNKNOWN && !PyExceptionInstance_Check(o))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
-    if (Py_IS_TYPE(o, &PySuper_Type)) {
-        look_super(rec, act, o, name);
-        return CC_OK;
-    }
+    if (Py_IS_TYPE(o, &PySuper_Type)) return look_super(rec, act, o, name);
+    if (unseen_part(cc_type_lookup(Py_TYPE(o), name), "fget") != NULL)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && !cc_value_annotation(o) && Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (cc_value_const(o) && !cc_python_class(Py_TYPE(o))) return CC_OK;
@@ -338,6 +355,25 @@ CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 
 CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     return attr_before(rec, act, o, name, true);
+}
+
+CcGo cc_attr_computed(CcRec *rec, CcAct *act, CcEvent *ev) {
+    PyObject *o = ev->in[0];
+    PyTypeObject *t = Py_TYPE(o);
+    /* an AttributeError would make other slots call __getattr__ */
+    if (cc_tens_is(o) || t->tp_getattro != PyObject_GenericGetAttr || cc_value_unknown(rec, o)) return CC_OK;
+    PyObject *get = unseen_part(cc_type_lookup(t, ev->name), "fget");
+    if (get == NULL) return CC_OK;
+    cc_attr_class_of(rec, o);
+    (void)look_in_class(rec, act, t, ev->name); /* the property, which can't change */
+    cc_value_const_source(rec, get);
+    PyObject *f = cc_backcall_getter(rec, act, get);
+    if (f == NULL && !PyInstanceMethod_Check(get)) f = cc_backcall_wrap(rec, get);
+    if (f == NULL) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(ev->name));
+    Py_INCREF(f); /* rec->keep drops its reference if the recording is given up */
+    ev->result = PyObject_CallOneArg(f, o);
+    Py_DECREF(f);
+    return CC_DONE;
 }
 
 /* ------------------------------------------------------------------ after: provenance of the result */
@@ -386,7 +422,7 @@ static bool fact_of_class(PyObject *meta, PyObject *name) {
 
 static void type_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *meta = cc_type_lookup(Py_TYPE(o), name);
-    if (cc_python_class((PyTypeObject *)o) && fact_of_class(meta, name) && !answers_in_python(Py_TYPE(o)))
+    if (cc_mutable_class((PyTypeObject *)o) && fact_of_class(meta, name) && !answers_in_python(Py_TYPE(o)))
         cc_value_read(rec, CC_SRC_MEMBER, cc_value_const_source(rec, o), meta, 0, 0, v);
     if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) return;
     learn_result(rec, v);
@@ -540,6 +576,8 @@ static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
         return plain_of_class(rec, o, name, v) ? CC_OK
                                                : cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d) != &PyProperty_Type &&
         Py_TYPE(d) != &PyMemberDescr_Type && !cc_python_class(Py_TYPE(d)) && origin != CC_O_FRESH)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
@@ -554,6 +592,8 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr changes a tensor");
+    if (unseen_part(cc_type_lookup(Py_TYPE(o), name), v != NULL ? "fset" : "fdel") != NULL)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     look_at_store(rec, act, o, name, v, true);
     return CC_OK;
 }

@@ -22,6 +22,8 @@ static const struct Special *find_special(PyObject *callable) {
     return NULL;
 }
 
+bool cc_call_breaks(PyObject *callable) { return find_special(callable) != NULL; }
+
 static PyObject *dunder_call(PyObject *o) {
     static PyObject *name;
     if (name == NULL) name = cc_obj_intern("__call__");

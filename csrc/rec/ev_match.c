@@ -66,7 +66,7 @@ CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     if (ev->arg == CC_INSN_MATCH_SEQUENCE || ev->arg == CC_INSN_MATCH_MAPPING) {
         /* depends on type flags, which registration with an abstract base class sets */
-        if (cc_python_class(Py_TYPE(o)) && !cc_tens_is(o)) cc_value_guard_module_call(rec, "_abc", "get_cache_token");
+        if (cc_mutable_class(Py_TYPE(o)) && !cc_tens_is(o)) cc_value_guard_module_call(rec, "_abc", "get_cache_token");
         return CC_OK;
     }
     if (ev->arg == CC_INSN_MATCH_CLASS) return class_before(rec, act, ev);

@@ -378,6 +378,8 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(ev->in[0]));
     switch (ev->kind) {
     case CC_EV_ATTR: {
+        const CcGo computed = cc_attr_computed(rec, act, ev);
+        if (computed != CC_OK) return computed;
         const CcGo go = cc_attr_before(rec, act, ev->in[0], ev->name);
         return go == CC_OK && cc_sym_sized(rec, ev->in[0]) ? cc_sym_attr(rec, act, ev, ev->in[0], ev->name) : go;
     }

@@ -4,22 +4,43 @@
  *
  * C code looks __iter__, __len__, __eq__ ... up in the class, unseen, and behaves differently if they are absent. So
  * when C code gets an instance of a Python class, one check guards all of them (guard/special.def), which memos reduce
- * to the class's version. For isinstance() and its kin, guards cover the bases. */
+ * to the class's version. If one of them is a method in C (pybind11, Cython), the event is a break. For isinstance() and
+ * its kin, guards cover the bases. */
 #include "rec_events.h"
 
 enum { DEEP = 3 };
 
+/* A special method in C: no frame shows what it reads. Methods of builtin types are known, and what is in their objects
+ * is guarded. */
+static bool runs_unseen(PyObject *d) {
+    PyTypeObject *const known[] = {&PyFunction_Type,         &PyWrapperDescr_Type, &PyMethodDescr_Type,
+                                   &PyClassMethodDescr_Type, &PyGetSetDescr_Type,  &PyMemberDescr_Type,
+                                   &PyStaticMethod_Type,     &PyClassMethod_Type,  &PyProperty_Type};
+    const PyTypeObject *t = Py_TYPE(d);
+    bool is_known = t->tp_descr_get == NULL || cc_python_class(t);
+    for (int i = 0; i < CC_COUNT(known); i++) is_known |= t == known[i];
+    return !is_known;
+}
+
 static void guard_class(CcRec *rec, PyTypeObject *type) {
-    if (!cc_python_class(type)) return;
+    if (!cc_mutable_class(type)) return;
     CcGuards *gs = &rec->trace->guards;
-    bool is_new;
+    bool is_new, unseen = false;
     const int parent = cc_value_const_source(rec, (PyObject *)type);
     const int id = cc_guard_source(gs, CC_SRC_CLASS, parent, NULL, 0, 0, &is_new);
     if (!is_new) return;
     PyObject *all;
     CC_RETRY_ALLOC(all, cc_special_of(type));
     cc_guard_check(gs, id, CC_CHK_SPECIALS, all);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all); i++) unseen |= runs_unseen(PyTuple_GET_ITEM(all, i));
+    if (unseen) cc_vec_push(&rec->unseen_classes, type);
     Py_DECREF(all);
+}
+
+/* Enums of pybind11 are known by identity. */
+static void look_for_unseen(CcRec *rec, PyObject *o) {
+    for (int i = 0; i < rec->unseen_classes.n; i++)
+        if (rec->unseen_classes.at[i] == Py_TYPE(o) && !cc_value_ident(o)) rec->opaque = Py_TYPE(o)->tp_name;
 }
 
 static bool given_visit(void *rec, PyObject *o, int depth) {
@@ -46,6 +67,7 @@ static bool holds_unseen(PyObject *o) {
 void cc_given(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || cc_value_const(o) || cc_tens_is(o)) return;
     guard_class(rec, Py_TYPE(o));
+    look_for_unseen(rec, o);
     if (depth == 0) return;
     Inside in = {rec, depth - 1};
     if (holds_unseen(o) && Py_TYPE(o)->tp_traverse != NULL) (void)Py_TYPE(o)->tp_traverse(o, visit_inside, &in);
@@ -217,8 +239,10 @@ void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
     }
 }
 
+/* torch's functions get the objects themselves in each replay. */
 void cc_given_arguments(CcRec *rec, const CcCalled *c) {
     for (int i = 0; i < c->n; i++) cc_given(rec, c->in[i], DEEP);
+    rec->opaque = NULL;
 }
 
 void cc_given_entered(CcRec *rec, const CcAct *act) {
@@ -248,8 +272,8 @@ bool cc_given_class(CcRec *rec, PyObject *o, int depth) {
     }
     PyTypeObject *type = PyType_Check(o) ? (PyTypeObject *)o : Py_TYPE(o);
     cc_attr_class_of(rec, o);
-    if (cc_python_class(type)) cc_attr_mro(rec, (PyObject *)type);
-    if (!PyType_Check(o) || !cc_python_class(Py_TYPE(o))) return true;
+    if (cc_mutable_class(type)) cc_attr_mro(rec, (PyObject *)type);
+    if (!PyType_Check(o) || !cc_mutable_class(Py_TYPE(o))) return true;
     guard_class(rec, Py_TYPE(o));
     guard_class(rec, type); /* __subclasshook__ */
     return true;

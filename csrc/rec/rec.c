@@ -43,6 +43,7 @@ static void abort_recording(CcRec *rec) {
     rec->written.n = 0;
     rec->idle.n = rec->held.n = rec->weak_drops.n = rec->maybe_freed.n = 0;
     rec->of_class.n = 0;
+    rec->unseen_classes.n = 0;
     cc_kernel_forget(rec);
     rec->await_root = false;
 }
@@ -58,6 +59,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);
     cc_vec_free(&rec->of_class);
+    cc_vec_free(&rec->unseen_classes);
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
     cc_vec_free(&rec->floats);
@@ -415,6 +417,12 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
 
 /* ------------------------------------------------------------------ events */
 
+/* Poisons the trace behind cc_op_before, which answered `go` and may have performed the event. */
+static CcGo lose(CcRec *rec, CcAct *act, CcGo go, CcReason reason, const char *what) {
+    const CcGo lost = cc_rec_poison(rec, act, reason, what);
+    return go == CC_DONE ? CC_DONE : lost;
+}
+
 CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
     if (rec->maybe_freed.n > 0) cc_finalizers_check_freed(rec);
@@ -431,6 +439,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     f->call_stores = rec->stores;
     f->gives = -1;
     rec->differs = false;
+    rec->opaque = NULL;
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = cc_site_find(rec->sites, act);
         if (site != NULL && !(ev->flags & CC_EV_INNER)) {
@@ -445,15 +454,14 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
     cc_given_event(rec, ev);
     const CcGo go = cc_op_before(rec, act, ev);
-    if (rec->unseen && rec->trace != NULL) {
-        const CcGo lost = cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "an object that C code stored");
-        return go == CC_DONE ? CC_DONE : lost;
-    }
+    if (rec->opaque != NULL && rec->trace != NULL)
+        return go == CC_OK ? cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, rec->opaque)
+                           : lose(rec, act, go, CC_R_UNKNOWN_TYPE, rec->opaque);
+    if (rec->unseen && rec->trace != NULL)
+        return lose(rec, act, go, CC_R_UNKNOWN_VALUE, "an object that C code stored");
     if (go == CC_DONE) cc_sym_drop_pending(rec); /* no after() follows */
-    if (rec->differs && rec->trace != NULL && (go == CC_OK || go == CC_DONE)) {
-        const CcGo lost = cc_rec_poison(rec, act, CC_R_DIFFERS, NULL);
-        return go == CC_DONE ? CC_DONE : lost;
-    }
+    if (rec->differs && rec->trace != NULL && (go == CC_OK || go == CC_DONE))
+        return lose(rec, act, go, CC_R_DIFFERS, NULL);
     if (cc_kernel_lost(rec, act)) return go == CC_DONE ? CC_DONE : CC_GIVE_UP;
     if (go == CC_DONE && rec->trace != NULL && cc_look_take_read())
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "C code");

@@ -6,6 +6,8 @@
 
 /* ---- ev_attr.c: attributes; v NULL: absent, or to be deleted ---- */
 CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
+/* Performs the read of a property whose getter is C code (operator.attrgetter) by Python code, which is recorded. */
+CcGo cc_attr_computed(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
@@ -28,6 +30,7 @@ CcGo cc_call_with_before(CcRec *rec, CcAct *act, PyObject *manager);
 CcGo cc_call_torch(CcRec *rec, CcAct *act, const char *name, const char *why);
 /* The Python function that a call of o runs first; NULL: none (C code, or a class). Unwraps methods and __call__. */
 CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
+bool cc_call_breaks(PyObject *callable); /* one of those that are always a break (cc_call_special) */
 /* Calls f; Python code that runs meanwhile is not recorded. */
 CC_NEW PyObject *cc_call_unseen(const CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 CC_MUST int cc_call_init(void);

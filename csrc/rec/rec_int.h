@@ -161,9 +161,12 @@ struct CcRec {
     bool weakref_freed;    /* an object with weak references was freed */
     /* a frame's drop of an object from outside was observed: the trace ends here, so a replay's last step drops it */
     bool observed_drop;
-    bool died;              /* ... at an unknown place */
-    bool raised;            /* the current event of after() raised */
-    bool differs;           /* this event reads what differs in most calls: it becomes a break */
+    bool died;    /* ... at an unknown place */
+    bool raised;  /* the current event of after() raised */
+    bool differs; /* this event reads what differs in most calls: it becomes a break */
+    CC_VEC(PyTypeObject *)
+        unseen_classes;     /* with special methods in C, whose reads no frame shows; the guards hold them */
+    const char *opaque;     /* this event lets C code call a special method in C of this class: it becomes a break */
     bool unseen;            /* an object of this trace was read from outside, where no effect has stored it */
     bool told;              /* code asked whether it is being compiled, and the answer was yes */
     bool by_code;           /* functions are matched by code (resume.c) */
@@ -181,10 +184,18 @@ static inline bool cc_value_compares_as(PyObject *o, const PyTypeObject *t) {
     return Py_TYPE(o)->tp_hash == t->tp_hash && Py_TYPE(o)->tp_richcompare == t->tp_richcompare;
 }
 
-/* A class that Python code made: mutable, and its methods may be Python functions. C code also makes heap types (3.12's
- * deque), but marks them immutable. */
-static inline bool cc_python_class(const PyTypeObject *type) {
+/* A class whose attributes can change. Most C code marks the heap types that it makes immutable (3.12's deque), but not
+ * pybind11's, for example. */
+static inline bool cc_mutable_class(const PyTypeObject *type) {
     return (type->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE)) == Py_TPFLAGS_HEAPTYPE;
+}
+
+/* A class that a class statement made: special methods that its bases in C do not have are Python functions. It is told
+ * by tp_dealloc, which `class` sets, and torch sets for tensors. */
+extern destructor cc_class_dealloc, cc_class_dealloc_of_tensors;
+static inline bool cc_python_class(const PyTypeObject *type) {
+    return cc_mutable_class(type) &&
+           (type->tp_dealloc == cc_class_dealloc || type->tp_dealloc == cc_class_dealloc_of_tensors);
 }
 
 static inline const char *cc_type_name(PyObject *o) { return Py_TYPE(o)->tp_name; }

@@ -244,7 +244,7 @@ int cc_value_const_source(CcRec *rec, PyObject *o) {
     if (p != NULL && p->origin == CC_O_SOURCE) return p->id;
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_CONST, -1, o, 0, 0, &is_new);
-    if (is_new && cc_python_class(Py_TYPE(o))) /* the same object may get another class */
+    if (is_new && cc_mutable_class(Py_TYPE(o))) /* the same object may get another class */
         cc_guard_check(&rec->trace->guards, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(o));
     if (p == NULL) cc_value_set(rec, o, CC_O_SOURCE, id);
     return id;
