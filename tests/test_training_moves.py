@@ -1,6 +1,8 @@
 """Derivatives of ops that move elements, read or write them at indices, pad with them, scan them or multiply them
 (csrc/grad/moves.c, puts.c, rules.c): against eager autograd, between pointwise ops with which they form one stage."""
 
+import re
+
 import ccompile
 import pytest
 import torch
@@ -32,6 +34,9 @@ OPS = {  # of x [4, 6]
     "a row and a column": lambda x: x[2] * x[1:2, 3] + x[-1, 0],
     "every other": lambda x: x[:, 1::2].repeat(1, 2) * x[::3].sum(0) + x[3, ::4].mean(),
     "steps beyond the end": lambda x: torch.cat([x[1::7], x[::3], x[:1]]) + x[1:, 5::5].sum(),
+    "pairs of four dims": lambda x: torch.stack([x.view(2, 2, 2, 3)[..., 1:], x.view(2, 2, 2, 3)[..., ::2]], -1).flatten(-2),
+    "steps along four dims": lambda x: x.reshape(2, 3, 2, 2)[:, 1::2, ::2, 1::2] + x.reshape(2, 3, 2, 2)[1:, ::2].sum(),
+    "steps along the middle": lambda x: x.reshape(2, 6, 2)[:, 3::2] * x.reshape(2, 6, 2)[:, 1:3].sum() + x.reshape(2, 6, 2)[:, 5:],
     "new dims": lambda x: x[:, None, 1:] * x[None, 2, :, None][:, 1:].sum() + x[:, 3, None, None],
     "key with None": lambda x: x[J, None, 2:],
     "roll": lambda x: x.roll(1, 1),
@@ -236,3 +241,18 @@ def test_second_derivatives():
             grads.append((first, *torch.autograd.grad(first.sin().sum(), x)))
         for a, b in zip(*grads):
             torch.testing.assert_close(a, b)
+
+
+def test_a_derivative_without_a_kernel_costs_its_op_only():
+    """Whatever kernels lack, the ops around it stay in stages."""
+
+    def f(x):
+        y = torch.tanh(x * 0.5) * 2 + x
+        none = torch.softmax(y[:, :0].exp(), 1, dtype=torch.float64)  # no kernel reads rows without elements
+        return torch.cat([y * 3, none], 1).sin()
+
+    fn = compare(f, lambda x: x.float(), 1e-4, 1e-5)
+    if not EAGER:
+        report = str(ccompile.report.report(fn))
+        assert re.search(r"torch\.softmax: no kernel computes it, or its derivative", report), report
+        assert "stage 0 forward: 1 kernel" in report, report

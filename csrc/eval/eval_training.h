@@ -10,6 +10,7 @@ typedef struct Backward {
     bool *given, *wanted; /* [output], [differentiable input] */
     CcJoint joint;
     CcPlan *plan;
+    int refused;          /* without a plan: the node whose derivative no kernel computes; -1: unknown */
     bool verified, wrong; /* with the knob `verify`: compared with torch's; differs: torch computes the gradients */
 } Backward;
 
@@ -36,6 +37,7 @@ struct CcTraining {
     CcGraph *graph;       /* CcNode.origin: the trace's node */
     CcRunOptions options;
     CcVersions versions;
+    CC_VEC(int) refused; /* nodes that no stage can have, because no kernel computes them or their derivative */
     CcStages cut;
     CC_VEC(Stage) stage; /* [stage of cut] */
     int *drop;           /* values, by the last step that reads them */

@@ -134,15 +134,18 @@ static bool torch_can(const CcNode *n) {
     return n->op == CC_OP_matmul || cc_aten_takes(n) || (cc_op_is_view(n->op) && n->n_out == 1);
 }
 
-/* recorded[node]: >= 0 for recorded nodes, which torch can run; NULL: none of them is. */
-static CcPlan *compile(const CcTraining *t, const CcGraph *g, const char *what, const int *recorded) {
+/* recorded[node]: >= 0 for recorded nodes, which torch can run; NULL: none of them is. *refused, without a plan: the
+ * node that has no kernel; -1: it is not a single one that is to blame. */
+static CcPlan *compile(const CcTraining *t, const CcGraph *g, const char *what, const int *recorded, int *refused) {
     CcErr err = {0};
     CcPlan *plan = cc_run_compile(g, &t->options, &err);
     bool ok = plan != NULL;
+    *refused = -1;
     for (int step = 0, i; ok && (i = cc_run_hosted(plan, &step)) >= 0;) {
         ok = recorded != NULL ? recorded[i] >= 0 : torch_can(&g->node.at[i]);
-        if (!ok)
-            cc_err_set(&err, CC_E_UNSUPPORTED, "%s has no kernel here", cc_op_info((CcOpId)g->node.at[i].op)->name);
+        if (ok) continue;
+        cc_err_set(&err, CC_E_UNSUPPORTED, "%s has no kernel here", cc_op_info((CcOpId)g->node.at[i].op)->name);
+        *refused = i;
     }
     if (ok) return plan;
     cc_log_add(CC_LOG_FALLBACK, "segment %d: %s of a stage is left to torch: %s", t->id, what, err.text);
@@ -167,8 +170,11 @@ static Backward *make_backward(const CcTraining *t, Stage *s, const bool *given,
     memcpy(b->given, given, (size_t)s->cut->out.n);
     memcpy(b->wanted, wanted, (size_t)s->diff.n);
     for (int i = 0; i < s->diff.n; i++) by_input[s->diff.at[i]] = wanted[i];
-    if (cc_joint_make(t->graph, s->cut, given, by_input, s->joint, &b->joint))
-        b->plan = compile(t, b->joint.backward, "the backward", NULL);
+    b->refused = -1;
+    if (cc_joint_make(t->graph, s->cut, given, by_input, s->joint, &b->joint)) {
+        b->plan = compile(t, b->joint.backward, "the backward", NULL, &b->refused);
+        if (b->refused >= 0) b->refused = b->joint.by.at[b->refused];
+    }
     free(by_input);
     return b;
 }
@@ -225,8 +231,9 @@ static void find_differentiable(const CcTraining *t, Stage *s) {
     free(flows);
 }
 
-/* Makes the plans of the forward and of the whole backward. */
-static bool prepare(const CcTraining *t, Stage *s) {
+/* Makes the plans of the forward and of the whole backward. False: *refused is the node that prevents it, or -1. */
+static bool prepare(const CcTraining *t, Stage *s, int *refused) {
+    *refused = -1;
     find_differentiable(t, s);
     cc_turns_order(t, s);
     for (int i = 0; i < s->cut->node.n; i++) {
@@ -235,10 +242,12 @@ static bool prepare(const CcTraining *t, Stage *s) {
         if (n->host >= 0 && !cc_repeat_takes(n) && !find_sources_of_node(t->trace, n, &s->source)) return false;
     }
     const Backward *all = whole_backward(t, s);
+    *refused = all->refused;
     if (all->plan == NULL) return false;
     s->joint = &all->joint;
     cc_torchgrad_plan(t, s);
-    s->forward = compile(t, s->joint->forward, "the forward", s->joint->node.at);
+    s->forward = compile(t, s->joint->forward, "the forward", s->joint->node.at, refused);
+    if (*refused >= 0) *refused = s->joint->of.at[*refused];
     return s->forward != NULL;
 }
 
@@ -252,14 +261,15 @@ static void cut_graph(CcTraining *t, bool *host) {
     }
 }
 
-/* Prepares all stages. False: one was refused, and its nodes are the host's now. */
+/* Prepares all stages. False: one was refused, and the node that prevents it, or all its nodes, are the host's now. */
 static bool prepare_stages(CcTraining *t, bool *host) {
     bool ok = true;
-    for (int i = 0; i < t->cut.stage.n; i++) {
+    for (int i = 0, refused; i < t->cut.stage.n; i++) {
         cc_vec_push(&t->stage, (Stage){.cut = &t->cut.stage.at[i]});
-        if (t->cut.stage.at[i].node.n == 0 || prepare(t, &cc_vec_last(&t->stage))) continue;
-        give_to_host(&t->cut.stage.at[i], host);
+        if (t->cut.stage.at[i].node.n == 0 || prepare(t, &cc_vec_last(&t->stage), &refused)) continue;
         ok = false;
+        if (refused < 0) give_to_host(&t->cut.stage.at[i], host);
+        else cc_vec_push(&t->refused, refused), host[refused] = true;
     }
     return ok;
 }
@@ -317,6 +327,7 @@ void cc_training_release(CcTraining *t) {
     clear_stages(t);
     cc_graph_free(t->graph);
     cc_vec_free(&t->versions.write);
+    cc_vec_free(&t->refused);
     free(t->drop);
     free(t->drop_end);
     free(t);
@@ -363,6 +374,7 @@ static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
     cc_draws_split(t->graph, whole);
     cc_batch_split(t->graph, whole);
     t->versions.kept = whole;
+    t->refused.n = 0;
     cc_versions_split(t->graph, &t->versions);
     bool *host = cc_mem_get((size_t)t->graph->node.n + 1);
     for (int i = 0; i < t->graph->node.n; i++) host[i] = refusal(t->trace, t->graph, i) != NULL;
@@ -470,6 +482,8 @@ static void measure_saved(const Stage *s, CcTrainingPart *part) {
 static void tell_torchs(const CcTraining *t, int node, CcTrainingTell tell, void *ctx) {
     const CcNode *n = &t->graph->node.at[node];
     const char *why = refusal(t->trace, t->graph, node);
+    for (int i = 0; i < t->refused.n && why == NULL; i++)
+        if (t->refused.at[i] == node) why = "no kernel computes it, or its derivative";
     if (why == NULL && cc_op_is_view(n->op)) why = "a view at the border of a stage";
     tell(ctx, &(CcTrainingPart){.kind = "torch",
                                 .stage = -1,

@@ -65,6 +65,7 @@ typedef struct CcJoint {
     CcGraph *forward, *backward;
     CC_VEC(int) node; /* [node of `forward`] the node of the whole graph; -1: torch cannot run it */
     CC_VEC(int) of;   /* [node of `forward`] the node of the whole graph that it is a part of; -1: unknown */
+    CC_VEC(int) by;   /* [node of `backward`] the node of the whole graph whose derivative needs it; -1: unknown */
     /* values of `forward` that `backward` reads; inputs and outputs of the stage may be among them */
     CC_VEC(int) saved;
     CC_VEC(int) seed; /* [output of the stage] value of `backward` that holds its gradient; -1: it has none */

@@ -60,8 +60,11 @@ static int build(Adjoint *a, const CcStage *s, const bool *given, const bool *wa
         cc_vec_push(&out->seed, has ? seed(a, v) : -1);
         if (has) cc_adjoint_add(a, v, cc_vec_last(&out->seed));
     }
-    for (int i = n_forward - 1; i >= 0; i--)
+    for (int i = n_forward - 1; i >= 0; i--) {
+        const int first = a->g->node.n;
         if (!cc_rules_apply(a, i)) return -1;
+        for (int k = first; k < a->g->node.n; k++) a->g->node.at[k].origin = a->g->node.at[i].origin;
+    }
     for (int k = 0; k < s->in.n; k++) cc_vec_push(&out->grad, a->wanted[s->in.at[k]] ? a->grad[s->in.at[k]] : -1);
     return n_forward;
 }
@@ -196,6 +199,10 @@ static void own_grads(CcGraph *g, const CcStage *s, CcJoint *j) {
     }
 }
 
+static int in_whole(const CcStage *s, const CcNode *n) {
+    return n->origin >= 0 && n->origin < s->node.n ? s->node.at[n->origin] : -1;
+}
+
 /* The forward as kernels and library calls can run it. */
 static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
     cc_attention_lower(forward);
@@ -203,11 +210,19 @@ static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
     for (int i = 0; i < forward->node.n; i++) {
         CcNode *n = &forward->node.at[i];
         const bool recorded = n->host >= 0 && n->op != CC_OP_dropped && !n->rewritten;
-        cc_vec_push(&out->of, n->origin >= 0 && n->origin < s->node.n ? s->node.at[n->origin] : -1);
+        cc_vec_push(&out->of, in_whole(s, n));
         cc_vec_push(&out->node, recorded ? cc_vec_last(&out->of) : -1);
         n->origin = i;
         n->rewritten = false;
     }
+}
+
+static void lower_backward(CcGraph *backward, const CcStage *s, CcJoint *out) {
+    for (int i = 0; i < backward->node.n; i++) {
+        cc_vec_push(&out->by, in_whole(s, &backward->node.at[i]));
+        backward->node.at[i].origin = i;
+    }
+    cc_batch_lower(backward);
 }
 
 /* Lists a node of the backward behind the repeated nodes that it needs. left[node]: not listed yet. */
@@ -273,9 +288,8 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, const CcJoi
     for (int i = n_forward; i < g->node.n; i++) list_behind(g, i, live, &backward);
     out->forward = part_of(g, &forward);
     out->backward = part_of(g, &backward);
-    for (int i = 0; i < out->backward->node.n; i++) out->backward->node.at[i].origin = i;
     lower(out->forward, s, out);
-    cc_batch_lower(out->backward);
+    lower_backward(out->backward, s, out);
     for (int v = 0; v < g->val.n; v++)
         if (c.saved[v]) {
             cc_vec_push(&out->saved, v);
@@ -324,6 +338,7 @@ void cc_joint_free(CcJoint *j) {
     if (j->backward != NULL) cc_graph_free(j->backward);
     cc_vec_free(&j->node);
     cc_vec_free(&j->of);
+    cc_vec_free(&j->by);
     cc_vec_free(&j->saved);
     cc_vec_free(&j->seed);
     cc_vec_free(&j->grad);

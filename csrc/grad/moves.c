@@ -93,16 +93,15 @@ static bool find_taken(const Adjoint *a, const CcNode *n, int x, Taken *out) {
     return e == y->ndim;
 }
 
-/* Zeros between the elements of a dim, and behind the last one: `room` elements. */
-static int spread(Adjoint *a, int v, int dim, int64_t step, int64_t room) {
-    CcType t = dense(a, v), wide;
-    const int64_t size = t.size[dim];
-    if (t.ndim == CC_MAX_DIMS) return -1;
-    for (int d = t.ndim++; d > dim + 1; d--) t.size[d] = t.size[d - 1];
-    t.size[dim + 1] = 1;
+/* Each element of a dim among step - 1 zeros, `at` of them before it; the last ones are cut off behind `room` elements. */
+static int spread(Adjoint *a, int v, int dim, int64_t step, int64_t at, int64_t room) {
+    CcType wide = dense(a, v), t = wide;
+    const int64_t size = wide.size[dim];
+    t.ndim = 3; /* elements, room for zeros, what is behind the dim: few dims, since loops have few */
+    t.size[0] = t.size[1] = t.size[2] = 1;
+    for (int d = 0; d < wide.ndim; d++) t.size[d <= dim ? 0 : 2] *= wide.size[d];
     cc_type_make_contiguous(&t);
-    const int apart = placed(a, cc_adjoint_reshaped(a, v, &t), dim + 1, 0, step);
-    wide = dense(a, v);
+    const int apart = placed(a, cc_adjoint_reshaped(a, v, &t), 1, at, step);
     wide.size[dim] = size * step;
     cc_type_make_contiguous(&wide);
     const int r = cc_adjoint_reshaped(a, apart, &wide);
@@ -117,12 +116,13 @@ bool cc_moves_slice(Adjoint *a, const CcNode *n, int x) {
     for (int d = 0; d < t.ndim; d++) all.size[d] = taken[d].size;
     cc_type_make_contiguous(&all);
     int g = cc_adjoint_reshaped(a, a->grad[n->out0], &all);
-    for (int d = 0; d < t.ndim && g >= 0; d++) {
-        if (taken[d].step > 1) g = spread(a, g, d, taken[d].step, t.size[d] - taken[d].from);
-        if (g >= 0 && type_of(a, g)->size[d] != t.size[d]) g = placed(a, g, d, taken[d].from, t.size[d]);
+    for (int d = 0; d < t.ndim; d++) {
+        const int64_t at = taken[d].from % taken[d].step, from = taken[d].from - at;
+        if (taken[d].step > 1) g = spread(a, g, d, taken[d].step, at, t.size[d] - from);
+        if (type_of(a, g)->size[d] != t.size[d]) g = placed(a, g, d, from, t.size[d]);
     }
-    if (g >= 0) cc_adjoint_add(a, x, g);
-    return g >= 0;
+    cc_adjoint_add(a, x, g);
+    return true;
 }
 
 /* ------------------------------------------------------------------ moves */
