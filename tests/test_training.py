@@ -184,6 +184,30 @@ def test_hooks_of_saved_tensors_are_said_once():
     assert [e.kind for e in ccompile.events(after=last) if "hooks of saved tensors" in e.text] == ["eager"]
 
 
+@pytest.mark.skipif(EAGER, reason="of the compiler")
+def test_gradients_of_gradients_in_every_call_run_op_by_op():
+    """A stage would run its nodes twice for them. It comes back when nobody asks for them any more."""
+
+    def f(x):
+        return ((x * 2).tanh() * x).exp()
+
+    def penalty(fn, x, twice):
+        y = fn(x).sum()
+        (g,) = torch.autograd.grad(y, x, create_graph=twice)
+        return torch.autograd.grad((g.square().sum() + y) if twice else fn(x).sum(), x)[0]
+
+    def is_staged(y):
+        return "CompiledStage" in type(y.grad_fn).__name__
+
+    fn, staged, last = ccompile.compile(f), [], max((e.serial for e in ccompile.events()), default=0)
+    for i, twice in enumerate([True] * 8 + [False] * 16):
+        x = torch.linspace(-1, 1, 7).mul(i + 1).requires_grad_()
+        torch.testing.assert_close(penalty(fn, x, twice), penalty(f, x, twice))
+        staged.append(is_staged(fn(x)))
+    assert not all(staged[:8]) and all(staged[-2:])
+    assert [e.kind for e in ccompile.events(after=last) if "gradients of its gradients" in e.text] == ["eager"]
+
+
 def test_many_parameters():
     """One stage, whatever the number of its inputs and saved tensors."""
     f = nn.Sequential(*(layer for _ in range(150) for layer in (nn.Linear(4, 4), nn.Tanh())))

@@ -46,6 +46,8 @@ struct CcTraining {
     bool verify;
     bool told;           /* an event said that hooks of saved tensors are active */
     bool differentiated; /* a backward has run */
+    /* after a backward with create_graph=True: calls that run op by op, and how many of them are left */
+    int rest, resting;
 };
 
 /* What a node of autograd's graph keeps. */
@@ -57,6 +59,7 @@ typedef struct Run {
     CC_VEC(PyObject *) source; /* strong */
     CC_VEC(uint64_t) version;  /* [kept input] when the forward ran */
     CcMode mode;               /* while the forward ran */
+    bool twice;                /* a backward's gradients could be differentiated */
     /* while the forward runs */
     CC_VEC(PyObject *) in; /* borrowed: the stage's inputs */
     CcSegmentHost *host;
@@ -64,6 +67,8 @@ typedef struct Run {
 
 /* ---- training.c ---- */
 void cc_training_release(CcTraining *t); /* one reference less */
+/* A backward of the run begins; twice: its gradients will be differentiated. */
+void cc_training_rest(Run *run, bool twice);
 /* The backward for these gradients. Its plan is NULL if none could be made; torch computes them then. */
 Backward *cc_training_backward(const CcTraining *t, Stage *s, const bool *given, const bool *wanted);
 

@@ -268,9 +268,10 @@ static int run_backward(const Run *run, const Stage *s, const Backward *b, PyObj
 }
 
 /* Whether torch has to run the backward: it is differentiated itself, or a mode sees its ops. */
-static bool is_watched(void) {
+static bool is_watched(Run *run) {
     CcMode now;
     cc_mode_read(&now);
+    cc_training_rest(run, cc_mode_grad(&now));
     return cc_mode_grad(&now) || cc_mode_refusal(&now) != NULL;
 }
 
@@ -286,7 +287,7 @@ static int backward(void *at, PyObject **saved, PyObject *const *given, const bo
     Run *run = at;
     Stage *s = &run->training->stage.at[run->stage];
     run->training->differentiated = true;
-    if (is_watched()) return cc_torchgrad_make(run, saved, given, wanted, grad);
+    if (is_watched(run)) return cc_torchgrad_make(run, saved, given, wanted, grad);
     Backward *b = find_backward(run->training, s, given, wanted);
     if (b->plan == NULL) return cc_torchgrad_make(run, saved, given, wanted, grad);
     const bool verify = run->training->verify && (!b->verified || b->wrong);

@@ -13,6 +13,7 @@
 
 /* A stage with fewer nodes of its own costs more as a node of autograd's graph than torch does without it. */
 enum { LEAST_NODES = 3 };
+enum { MOST_REST = 63 }; /* calls */
 
 /* ------------------------------------------------------------------ choosing stages */
 
@@ -445,8 +446,23 @@ static bool is_hooked(CcTraining *t) {
     return t->told = true;
 }
 
+/* With create_graph=True torch runs a stage's nodes again to differentiate them, so the stage is worth nothing. One call
+ * in many finds out whether that has changed. */
+void cc_training_rest(Run *run, bool twice) {
+    CcTraining *t = run->training;
+    if (run->twice) return; /* a backward through what the first one has differentiated */
+    run->twice = twice;
+    if (twice && t->rest == 0)
+        cc_log_add(CC_LOG_EAGER, "segment %d: gradients of its gradients are computed: torch runs its ops one by one",
+                   t->id);
+    t->rest = twice ? CC_MIN(2 * t->rest + 1, MOST_REST) : 0;
+    t->resting = t->rest;
+}
+
+static bool is_resting(CcTraining *t) { return t->resting > 0 && t->resting-- > 0; }
+
 int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
-    if (is_hooked(t)) return CC_TRAINING_NOT;
+    if (is_hooked(t) || is_resting(t)) return CC_TRAINING_NOT;
     /* the graph has more values than the trace: draws */
     const int n_trace = outer->x->n_value, n = t->graph->val.n;
     PyObject **trace = outer->x->value, **value = cc_mem_get(sizeof *value * ((size_t)n + 1));
