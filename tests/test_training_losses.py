@@ -1,6 +1,8 @@
 """Derivatives of losses over classes and over rows, of sums of products over named dims, and of other ops that consist of several
 (csrc/grad/compose.c, sums.c): against eager autograd, between pointwise ops with which they form one stage."""
 
+import re
+
 import ccompile
 import pytest
 import torch
@@ -201,3 +203,19 @@ def test_second_derivatives():
             grads.append((first, *torch.autograd.grad(first.sin().sum(), x)))
         for a, b in zip(*grads):
             torch.testing.assert_close(a, b)
+
+
+HEADS = {
+    "cross_entropy": lambda y: F.cross_entropy(y, CLASS),
+    "cosine_embedding_loss": lambda y: F.cosine_embedding_loss(y, y.new_ones(4, 6), SIGN),
+    "triplet_margin_loss": lambda y: F.triplet_margin_loss(y, y.new_ones(4, 6), y.new_zeros(4, 6)),
+}
+
+
+@pytest.mark.skipif(EAGER, reason="of the compiler")
+@pytest.mark.parametrize("name", HEADS)
+def test_a_layer_and_its_loss_are_a_stage(name):
+    """Two nodes that stand for more ops of eager's are worth one, such as the head behind a recurrent layer."""
+    w = torch.randn(6, 6).requires_grad_()
+    report = str(ccompile.explain(lambda x: HEADS[name](F.linear(x, w)), torch.randn(4, 6)))
+    assert "stage 0 backward" in report and not re.search("through torch.*linear", report), report

@@ -11,8 +11,8 @@
  * This file cuts the graph and makes the plans; staged.c runs a stage, forward and backward. */
 #include "eval_training.h"
 
-/* A stage with fewer nodes of its own costs more as a node of autograd's graph than torch does without it. */
-enum { LEAST_NODES = 3 };
+/* A stage that replaces fewer ops of eager's costs more as a node of autograd's graph than torch does without it. */
+enum { LEAST_OPS = 3 };
 enum { MOST_REST = 63 }; /* calls */
 
 /* ------------------------------------------------------------------ choosing stages */
@@ -100,10 +100,20 @@ static bool has_view_result(const CcGraph *g, const CcStage *s) {
     return false;
 }
 
+/* How many nodes of autograd's graph, at least, eager makes of this one; views are made again. */
+static int ops_of_eager(const CcNode *n) {
+    switch (n->op) {
+    case CC_OP_cross_entropy:
+    case CC_OP_cosine_embedding:
+    case CC_OP_triplet_margin: return 2;
+    default: return cc_op_is_view(n->op) ? 0 : 1;
+    }
+}
+
 static bool is_worth(const CcGraph *g, const CcStage *s) {
-    int own = 0;
-    for (int i = 0; i < s->node.n; i++) own += !cc_op_is_view(g->node.at[s->node.at[i]].op);
-    return own >= LEAST_NODES && has_gradient(g, s);
+    int ops = 0;
+    for (int i = 0; i < s->node.n; i++) ops += ops_of_eager(&g->node.at[s->node.at[i]]);
+    return ops >= LEAST_OPS && has_gradient(g, s);
 }
 
 static void give_to_host(const CcStage *s, bool *host) {
