@@ -4,6 +4,7 @@
 /* form: the arguments in order.
  *   .       the operands of the next spec of the op's row: a tensor, a number or None; a list where the row has INTS
  *   *       all operands that are left, as an argument each
+ *   l       all that are left but the last, as a list
  *   t e     the tensors among the operands, as a list; the characters behind them, as text
  *   N 0 1   None, False, True
  *   z       a list of zeros, one for each spatial dim
@@ -37,6 +38,7 @@ static const Aten ATEN[] = {
     {CC_OP_unfold_dx, "unfold_backward", ".r...", 0},
     {CC_OP_masked_scatter_ds, "masked_scatter_backward", "..r", 0},
     {CC_OP_im2col_dx, "col2im", "......", 0},
+    {CC_OP_pad, "constant_pad_nd", ".l*", 0},
 };
 
 typedef struct Call {
@@ -93,6 +95,13 @@ static PyObject *next_operands(Call *c) {
     return list;
 }
 
+static PyObject *all_but_last(Call *c) {
+    PyObject *list = PyList_New(c->n->n_in - 1 - c->at);
+    for (int i = 0; list != NULL && c->at < c->n->n_in - 1; c->at++)
+        PyList_SET_ITEM(list, i++, operand(c, cc_graph_operand(c->g, c->n, c->at)));
+    return list;
+}
+
 static PyObject *tensors(const Call *c) {
     PyObject *list = PyList_New(0);
     for (int k = 0; list != NULL && k < c->n->n_in; k++) {
@@ -119,6 +128,7 @@ static PyObject *next_argument(Call *c) {
     const CcType *t = &c->g->val.at[cc_graph_source(c->g, c->n)].type;
     switch (*c->form++) {
     case '.': return next_operands(c);
+    case 'l': return all_but_last(c);
     case 't': return tensors(c);
     case 'e': return text(c);
     case '0': return Py_NewRef(Py_False);

@@ -75,6 +75,9 @@ Backward *cc_training_backward(const CcTraining *t, Stage *s, const bool *given,
 /* ---- staged.c: runs stage `stage` on the values of h, and sets its outputs there. 0, or -1 with an error set ---- */
 CC_MUST int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h);
 
+/* Whether torch can run this node of a backward: derivatives of aten.c, products that no library takes (f64), and views
+ * and reshapes of what they read. */
+bool cc_staged_can(const CcGraph *g, const CcNode *n);
 void cc_staged_drop(PyObject **value, int n); /* drops the references, and frees the array */
 
 /* ---- turns.c ---- */

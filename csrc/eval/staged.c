@@ -57,10 +57,25 @@ static int stage_convolve(void *ctx, int node) {
     return h->base.convolve(h->base.ctx, h->whole->node.at[h->joint->node.at[node]].origin);
 }
 
-/* Elements from the start of a view's operand to the start of the view. */
-static int64_t start_of(const CcGraph *g, const CcNode *n) {
+/* The dim along which the node's results follow each other; -1: they don't, or leave something out. */
+static int split_dim(const CcGraph *g, const CcNode *n) {
+    CcIn_split in;
+    if (n->op != CC_OP_split && n->op != CC_OP_unbind) return -1;
     const CcType *t = &g->val.at[cc_graph_source(g, n)].type;
+    const int d = cc_in_split(g, n, &in) ? cc_graph_dim(t, &in.dim) : -1;
+    int64_t left = d < 0 ? -1 : t->size[d];
+    for (int k = 0; k < n->n_out && d >= 0; k++)
+        left -= n->op == CC_OP_unbind ? 1 : g->val.at[n->out0 + k].type.size[d];
+    return left == 0 ? d : -1;
+}
+
+/* Elements from the start of a view's operand to the start of result k. */
+static int64_t start_of(const CcGraph *g, const CcNode *n, int k) {
+    const CcType *t = &g->val.at[cc_graph_source(g, n)].type;
+    const int split = split_dim(g, n);
     int64_t start = 0;
+    for (int i = 0; i < k; i++)
+        start += (n->op == CC_OP_unbind ? 1 : g->val.at[n->out0 + i].type.size[split]) * t->stride[split];
     for (int i = 1; (n->op == CC_OP_select || n->op == CC_OP_slice) && i + 1 < n->n_in; i += 2) {
         const int d = cc_graph_dim(t, cc_graph_operand(g, n, i));
         const int64_t at = cc_graph_operand(g, n, i + 1)->i;
@@ -69,9 +84,9 @@ static int64_t start_of(const CcGraph *g, const CcNode *n) {
     return start;
 }
 
-/* The view that the node makes, by its type. */
-static PyObject *make_view(const CcGraph *g, const CcNode *n, PyObject *base) {
-    const CcType *type = &g->val.at[n->out0].type;
+/* Result k of a node that makes views, by its type. */
+static PyObject *make_view(const CcGraph *g, const CcNode *n, int k, PyObject *base) {
+    const CcType *type = &g->val.at[n->out0 + k].type;
     PyObject *size = PyTuple_New(type->ndim), *stride = PyTuple_New(type->ndim), *r = NULL;
     PyObject *from = PyObject_CallMethod(base, "storage_offset", NULL);
     for (int d = 0; size != NULL && stride != NULL && d < type->ndim; d++) {
@@ -79,7 +94,7 @@ static PyObject *make_view(const CcGraph *g, const CcNode *n, PyObject *base) {
         PyTuple_SET_ITEM(stride, d, PyLong_FromLongLong(type->stride[d]));
     }
     if (size != NULL && stride != NULL && from != NULL)
-        r = PyObject_CallMethod(base, "as_strided", "OOL", size, stride, PyLong_AsLongLong(from) + start_of(g, n));
+        r = PyObject_CallMethod(base, "as_strided", "OOL", size, stride, PyLong_AsLongLong(from) + start_of(g, n, k));
     Py_XDECREF(from);
     Py_XDECREF(size);
     Py_XDECREF(stride);
@@ -115,19 +130,27 @@ static PyObject *make_reshaped(PyObject *a, const CcType *type) {
     return r;
 }
 
+bool cc_staged_can(const CcGraph *g, const CcNode *n) {
+    if (cc_op_is_view(n->op)) return n->n_out == 1 || split_dim(g, n) >= 0;
+    return n->op == CC_OP_matmul || cc_aten_takes(n);
+}
+
 /* A node of the backward that no kernel or library takes. */
 static int backward_call(void *ctx, int node) {
     const StageHost *h = ctx;
     const CcNode *n = &h->graph->node.at[node];
-    const CcType *type = &h->graph->val.at[n->out0].type;
     PyObject *a = h->value[cc_graph_source(h->graph, n)], *r;
-    if (cc_aten_takes(n)) r = cc_aten_call(h->graph, n, h->value);
-    else if (n->op == CC_OP_reshape) r = make_reshaped(a, type);
-    else if (cc_op_is_view(n->op)) r = make_view(h->graph, n, a);
-    else r = PyObject_CallMethod(a, "matmul", "O", h->value[cc_graph_operand(h->graph, n, 1)->value]);
-    r = as_dense(r, type); /* torch's result may have other strides than what the plan's kernels read */
-    Py_XSETREF(h->value[n->out0], r);
-    return r != NULL ? 0 : -1;
+    for (int k = 0; k < n->n_out; k++) {
+        const CcType *type = &h->graph->val.at[n->out0 + k].type;
+        if (cc_aten_takes(n)) r = cc_aten_call(h->graph, n, h->value);
+        else if (n->op == CC_OP_reshape) r = make_reshaped(a, type);
+        else if (cc_op_is_view(n->op)) r = make_view(h->graph, n, k, a);
+        else r = PyObject_CallMethod(a, "matmul", "O", h->value[cc_graph_operand(h->graph, n, 1)->value]);
+        r = as_dense(r, type); /* torch's result may have other strides than what the plan's kernels read */
+        Py_XSETREF(h->value[n->out0 + k], r);
+        if (r == NULL) return -1;
+    }
+    return 0;
 }
 
 /* Running statistics: torch counts no write of them either. */

@@ -140,11 +140,6 @@ static bool refuse_stages(const CcGraph *g, const CcStages *cut, bool *host) {
 
 /* ------------------------------------------------------------------ making plans */
 
-/* Derivatives of aten.c, products that no library takes (f64), and views and reshapes of what they read. */
-static bool torch_can(const CcNode *n) {
-    return n->op == CC_OP_matmul || cc_aten_takes(n) || (cc_op_is_view(n->op) && n->n_out == 1);
-}
-
 /* recorded[node]: >= 0 for recorded nodes, which torch can run; NULL: none of them is. *refused, without a plan: the
  * node that has no kernel; -1: it is not a single one that is to blame. */
 static CcPlan *compile(const CcTraining *t, const CcGraph *g, const char *what, const int *recorded, int *refused) {
@@ -153,7 +148,7 @@ static CcPlan *compile(const CcTraining *t, const CcGraph *g, const char *what, 
     bool ok = plan != NULL;
     *refused = -1;
     for (int step = 0, i; ok && (i = cc_run_hosted(plan, &step)) >= 0;) {
-        ok = recorded != NULL ? recorded[i] >= 0 : torch_can(&g->node.at[i]);
+        ok = recorded != NULL ? recorded[i] >= 0 : cc_staged_can(g, &g->node.at[i]);
         if (ok) continue;
         cc_err_set(&err, CC_E_UNSUPPORTED, "%s has no kernel here", cc_op_info((CcOpId)g->node.at[i].op)->name);
         *refused = i;

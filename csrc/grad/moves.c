@@ -93,15 +93,28 @@ static bool find_taken(const Adjoint *a, const CcNode *n, int x, Taken *out) {
     return e == y->ndim;
 }
 
-/* Each element of a dim among step - 1 zeros, `at` of them before it; the last ones are cut off behind `room` elements. */
+/* Each element of a dim among step - 1 zeros, `at` of them before it; the last ones are cut off behind `room` elements.
+ * Joined, not padded: padding of a few elements on each side is not a kernel's work (run/boxes.c). */
 static int spread(Adjoint *a, int v, int dim, int64_t step, int64_t at, int64_t room) {
     CcType wide = dense(a, v), t = wide;
     const int64_t size = wide.size[dim];
+    CcOperand in[4];
+    int n = 0;
     t.ndim = 3; /* elements, room for zeros, what is behind the dim: few dims, since loops have few */
     t.size[0] = t.size[1] = t.size[2] = 1;
     for (int d = 0; d < wide.ndim; d++) t.size[d <= dim ? 0 : 2] *= wide.size[d];
     cc_type_make_contiguous(&t);
-    const int apart = placed(a, cc_adjoint_reshaped(a, v, &t), 1, at, step);
+    const int each = cc_adjoint_reshaped(a, v, &t);
+    const int64_t length[] = {at, 1, step - 1 - at};
+    for (int i = 0; i < CC_COUNT(length); i++) {
+        t.size[1] = length[i];
+        cc_type_make_contiguous(&t);
+        if (length[i] > 0) in[n++] = value_of(i == 1 ? each : zeros(a, &t));
+    }
+    in[n++] = int_of(1);
+    t.size[1] = step;
+    cc_type_make_contiguous(&t);
+    const int apart = cc_adjoint_in(a, CC_OP_cat, &t, in, n);
     wide.size[dim] = size * step;
     cc_type_make_contiguous(&wide);
     const int r = cc_adjoint_reshaped(a, apart, &wide);
