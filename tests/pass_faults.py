@@ -100,6 +100,15 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ("    v->narrowed = true;\n}", "}"),
         ("cc_type_contiguous(&v->type) && !v->is_output &&", "cc_type_contiguous(&v->type) &&"),
     ],
+    "separate": [
+        ("int_of(divided ? 1 : pool->divisor)", "int_of(pool->divisor)"),
+        ("own->padding);\n        most.dilation", "0);\n        most.dilation"),
+        ("t.dtype = CC_DT_F32;", "{}"),
+        ("i == pool->dim[k] ? w : &one;", "k == 0 ? w : &one;"),
+    ],
+    "window": [
+        (".kernel = in / out, .stride = in / out,", ".kernel = in / out, .stride = 1,"),
+    ],
     "layout": [
         ("    v->channels_last = true;\n", ""),
         ("v->is_output || v->window_of ||", "v->window_of ||"),

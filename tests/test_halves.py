@@ -159,7 +159,7 @@ def test_pool(name, layout, dtype):
     x = randn(2, 40, 13, 38).to(dtype)
     x[0, 1, 2, 3] = float("nan")
     x = {"contiguous": x, "last": x.to(memory_format=torch.channels_last), "sliced": x[:, ::2, 1:, ::2]}[layout]
-    assert kinds(POOLS[name], x, dtype=dtype) == ["kernel" if name == "global" else "pool"]  # which is a reduction
+    assert set(kinds(POOLS[name], x, dtype=dtype)) == {"kernel"}
 
 
 HEADS = {

@@ -130,7 +130,7 @@ CASES = {
     "causal-attention": lambda x: F.scaled_dot_product_attention(heads(x), heads(x), heads(x), is_causal=True),
     "masked-attention": masked_attention,
     "convolution": lambda x: F.conv1d(x.transpose(1, 2), torch.ones(8, 16, 3), padding=1).relu(),
-    "pooled": lambda x: F.adaptive_avg_pool1d(x.transpose(1, 2), 4),
+    "pooled": lambda x: F.max_pool1d(x.transpose(1, 2), 3, 2, 1),
     "resampled": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=2.0),
     "resampled-linear": lambda x: F.interpolate(x.transpose(1, 2), size=50, mode="linear"),
     "cross-entropy": lambda x: F.cross_entropy(x.reshape(-1, 16), torch.zeros(2 * x.shape[1], dtype=torch.long)),
@@ -149,6 +149,20 @@ def test_later_sizes_compile_nothing(name):
             torch.testing.assert_close(compiled(x), CASES[name](x))
         kernels[size] = ccompile.counters()["kernel"]
     assert kernels[LATER[-1]] == kernels[FIRST[-1]], kernels
+
+
+@pytest.mark.skipif(EAGER, reason="counts kernels")
+@torch.no_grad()
+def test_windows_of_adaptive_pools_share_kernels():
+    """Windows are unrolled: there is a kernel for up to 8 elements, and one for up to 16, not one per size."""
+    compiled = ccompile.compile(lambda x: F.adaptive_avg_pool1d(x, 4), dynamic=True)
+    kernels = {}
+    for size in FIRST + LATER:
+        x = torch.randn(2, 16, size)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), F.adaptive_avg_pool1d(x, 4))
+        kernels[size] = ccompile.counters()["kernel"]
+    assert kernels[LATER[-1]] == kernels[FIRST[-1]] + 1, kernels
 
 
 @pytest.mark.skipif(EAGER, reason="counts plans")

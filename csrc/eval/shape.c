@@ -158,6 +158,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     CcErr err = {0};
     shape->freeze = cc_freeze_new(shape->graph);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
+    shape->graph->resizes = cc_trace_symbolic(t);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
     s->plans++;
     if (shape->plan != NULL && kept != NULL && !s->options.host_only && !t->impure && !t->python && !t->writes &&

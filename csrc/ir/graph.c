@@ -20,6 +20,7 @@ CcGraph *cc_graph_copy(const CcGraph *g) {
     cc_vec_copy(&out->operand, &g->operand);
     cc_vec_copy(&out->val, &g->val);
     out->gpu = g->gpu;
+    out->resizes = g->resizes;
     return out;
 }
 

@@ -285,6 +285,7 @@ typedef struct CcGraph {
     CC_VEC(CcNode) node;
     CC_VEC(CcVal) val;
     CC_VEC(CcOperand) operand;
+    bool resizes;  /* sizes differ between calls: its kernels should serve all of them */
     bool gpu;      /* only inside the pipeline: device 1 is a GPU (run/device.c) */
     bool measures; /* only inside the pipeline: steps may measure which implementation is the fastest (run/choose.c) */
     int64_t input_bytes; /* only inside the pipeline, if `measures` */

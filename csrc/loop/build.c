@@ -260,13 +260,6 @@ static int add_seen(CcBuild *b, int value, const CcType *seen, int64_t offset, C
 
 int cc_build_seen(CcBuild *b, int value, const CcType *seen) { return add_seen(b, value, seen, 0, CC_TAKEN_LANES); }
 
-int cc_build_apart(CcBuild *b, int access) {
-    if (access < 0) return -1;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] = b->access[access];
-    return b->n_access++;
-}
-
 int cc_build_part(CcBuild *b, int value, const CcType *seen, int64_t shift) {
     const CcDtype dt = (CcDtype)seen->dtype;
     const int access = add_seen(b, value, seen, shift * cc_dtype_info(dt)->size, CC_TAKEN_NOT);
@@ -278,6 +271,18 @@ int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
     const CcDtype dt = (CcDtype)b->access[access].dtype;
     return add_node(b, CC_S_take, dt, cc_build_cast(b, index, CC_DT_I64), access, -1,
                     elements * cc_dtype_info(dt)->size);
+}
+
+int cc_build_take_apart(CcBuild *b, int access, int index, int64_t elements) {
+    if (access < 0 || index < 0) return -1;
+    const int at = cc_build_cast(b, index, CC_DT_I64);
+    for (int i = 0; i < b->n_node; i++) {
+        const CcLoopNode *n = &b->node[i];
+        if (n->op == CC_S_take && n->a[0] == at && b->access[n->a[1]].seen == b->access[access].seen) return i;
+    }
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
+    b->access[b->n_access] = b->access[access];
+    return cc_build_take(b, b->n_access++, at, elements);
 }
 
 /* Dims of the space that a position counts: all of the node's own, all that it reduces, or one, numbered from the
@@ -601,13 +606,14 @@ static void begin(CcBuild *b, const CcGraph *g, CcSpace space, CcDtype deflt, Cc
 }
 
 /* An op without an expression that this back-end has loops for? Without gathers, half precision is not interpolated
- * dim by dim (pass/resample.c). */
+ * dim by dim (pass/separate.c). */
 static bool moves(const CcGraph *g, const CcNode *n, bool gathers) {
     const CcOpId op = (CcOpId)n->op;
     const bool near = op == CC_OP_upsample_nearest || op == CC_OP_upsample_exact;
     if (cc_join_has(op)) return true;
     if (gathers) return cc_put_has(op) || cc_tap_has(op);
-    return cc_op_info(op)->kind == CC_K_RESAMPLE && (near || !is_half((CcDtype)g->val.at[n->out0].type.dtype));
+    const CcOpKind kind = cc_op_info(op)->kind;
+    return kind == CC_K_POOL || (kind == CC_K_RESAMPLE && (near || !is_half((CcDtype)g->val.at[n->out0].type.dtype)));
 }
 
 bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool gathers) {
@@ -633,6 +639,7 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool gathers) {
     CcPieces pieces;
     begin(&b, g, cc_space_of(g, n), deflt, &err);
     if (moved && !gathers) {
+        memcpy(whole.size, b.space.shape.size, sizeof whole.size);
         b.box = &whole;
         if (cc_join_has((CcOpId)n->op) && (!cc_pieces_read(g, n, &pieces) || cc_pieces_boxes(&pieces) > MAX_BOXES))
             return false;
@@ -661,8 +668,8 @@ static int cut_boxes(CcBox *box, int n, const CcCut *cut) {
 
 int cc_build_boxes(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcBox **out) {
     CcPieces pieces = {.n = 0};
-    for (int i = 0; i < n; i++) /* a group has at most one join (group.c) */
-        if (cc_join_has((CcOpId)g->node.at[nodes[i]].op) && cc_pieces_read(g, &g->node.at[nodes[i]], &pieces)) break;
+    for (int i = 0; i < n; i++) /* a group has at most one node with pieces (group.c) */
+        if (cc_pieces_read(g, &g->node.at[nodes[i]], &pieces)) break;
     CcBox *box = *out = cc_arena_alloc(arena, sizeof *box * (size_t)(cc_pieces_boxes(&pieces) + 1));
     if (!box) return -1;
     const CcSpace space = space_of(g, nodes, n);

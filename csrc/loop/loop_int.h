@@ -48,8 +48,9 @@ int cc_build_value(CcBuild *b, int value); /* the element of a value, in its own
 int cc_build_part(CcBuild *b, int value, const CcType *seen, int64_t shift);
 /* -> an access of a value, viewed as this type, that is read at indices */
 int cc_build_seen(CcBuild *b, int value, const CcType *seen);
-int cc_build_apart(CcBuild *b, int access); /* -> a copy of the access */
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements);
+/* The same through a copy of the access that belongs to this index alone. */
+int cc_build_take_apart(CcBuild *b, int access, int index, int64_t elements);
 
 /* an index operand, checked; the operands after it give the valid range */
 int cc_build_index(CcBuild *b, const CcNode *n, int operand);

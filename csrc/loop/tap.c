@@ -6,9 +6,10 @@
  *   max_pool 3, stride 2    taps 2 i - 1, 2 i, 2 i + 1; a tap exists if 0 <= tap < size
  *   linear                  x = scale * (i + 0.5) - 0.5: taps floor(x), floor(x) + 1 with weights 1 - f, f; f = x - floor(x)
  *
- * A missing tap is read at the nearest existing position and then discarded. Sizes and strides are arguments of the
- * kernel, so new sizes reuse it. Windows are unrolled; pools with more than MAX_WINDOW taps become reductions or run
- * elsewhere. */
+ * A missing tap is read at the nearest existing position and then discarded. On the CPU a pool whose windows overhang
+ * x is cut into boxes, border and interior (pass/pieces.c); in the interior each tap is a window of x, read with
+ * consecutive loads. Sizes and strides are arguments of the kernel, so new sizes reuse it. Windows are unrolled; pools
+ * with more taps become reductions, are split (pass/separate.c), or run elsewhere. */
 #include <math.h>
 
 #include "loop_int.h"
@@ -16,13 +17,13 @@
 enum {
     ALWAYS = -2,     /* in place of a node: the tap exists; its weight is 1 */
     NONE = -3,       /* no node yet; -1 is a failure */
-    MAX_TAPS = 36,   /* per dim */
-    MAX_WINDOW = 36, /* over all dims: 6x6, 3x3x3 */
+    MAX_TAPS = 64,   /* per dim */
+    MAX_WINDOW = 36, /* over all dims: 6x6, 3x3x3; on the CPU MAX_TAPS */
     /* positions count units of up to this many elements if strides allow: then 16 bytes load at once */
     MAX_UNIT = 8
 };
 /* `what` of cc_build_param, with a dim or a piece */
-typedef enum What { SIZE = 1, LAST, STEP, BEFORE, SHIFT, END, AREA, KINDS } What;
+typedef enum What { SIZE = 1, LAST, STEP, BEFORE, SHIFT, END, KINDS } What;
 
 typedef struct Tap {
     int at, good, weight; /* nodes */
@@ -31,8 +32,11 @@ typedef struct Tap {
 typedef struct Side {
     int dim, n;
     Tap tap[MAX_TAPS];
-    int first; /* pools: position of the first existing tap */
-    int count; /* pools: the divisor of the mean */
+    /* pools */
+    CcWindow window;
+    int first;   /* position of the first existing tap */
+    int count;   /* the divisor of the mean */
+    bool inside; /* all taps exist, wherever the loop is */
 } Side;
 
 typedef struct Map {
@@ -135,8 +139,8 @@ static int add_place(Map *m, int at, const Side *s, int tap) {
 /* In a loop over boxes each element has an access of its own: if all elements of a row have one index, the access
  * then reads whole rows like any other. */
 static int element(Map *m, int at) {
-    const int access = m->b->box ? cc_build_apart(m->b, m->access) : m->access;
-    return cc_build_cast(m->b, cc_build_take(m->b, access, at, m->unit), cc_build_compute((CcDtype)m->in->dtype));
+    const int x = (m->b->box ? cc_build_take_apart : cc_build_take)(m->b, m->access, at, m->unit);
+    return cc_build_cast(m->b, x, cc_build_compute((CcDtype)m->in->dtype));
 }
 
 /* The single operand element of each result element, or the fill value where there is none. */
@@ -156,66 +160,59 @@ static int read_one(Map *m, const CcOperand *fill) {
 
 static bool is_place(const CcNode *n) { return n->op == CC_OP_max_pool_at || n->op == CC_OP_adaptive_max_pool_at; }
 
-static int adaptive_side(Map *m, int dim, int64_t taps, int64_t narrowest) {
-    const int64_t in = m->in->size[dim], out = m->out->size[dim];
-    Side *s = add_side(m, dim, (int)taps);
-    const int p = place(m, dim), size = num(m, out);
-    const bool even = in % out == 0;
-    int begin = p, end = -1;
-    if (even && in != out) begin = op(m, CC_S_mul, p, param(m, AREA, dim, in / out));
-    if (!even) {
-        const int at = op(m, CC_S_mul, p, size_of(m, dim));
-        begin = op(m, CC_S_div, at, size);
-        end = op(m, CC_S_div, plus(m, op(m, CC_S_add, at, size_of(m, dim)), out - 1), size);
-    }
-    s->first = begin;
-    s->count = even ? num(m, taps) : op(m, CC_S_sub, end, begin);
-    for (int i = 0; i < taps; i++) {
-        s->tap[i].at = plus(m, begin, i);
-        if (i < narrowest) continue;
+/* Windows of several sizes; those of one size are not adaptive (cc_window_read). The first `certain` taps exist in
+ * each window. */
+static void adaptive_side(Map *m, Side *s, int64_t certain) {
+    const int64_t out = m->out->size[s->dim];
+    const int size = num(m, out), at = op(m, CC_S_mul, place(m, s->dim), size_of(m, s->dim));
+    const int end = op(m, CC_S_div, plus(m, op(m, CC_S_add, at, size_of(m, s->dim)), out - 1), size);
+    s->first = op(m, CC_S_div, at, size);
+    s->count = op(m, CC_S_sub, end, s->first);
+    for (int i = 0; i < s->n; i++) {
+        s->tap[i].at = plus(m, s->first, i);
+        if (i < certain) continue;
         s->tap[i].good = op(m, CC_S_lt, s->tap[i].at, end);
-        s->tap[i].at = op(m, CC_S_min, s->tap[i].at, last_of(m, dim));
+        s->tap[i].at = op(m, CC_S_min, s->tap[i].at, last_of(m, s->dim));
     }
-    return s->tap[0].at;
+}
+
+/* The positions in a dim of the result where this loop begins and ends. */
+static int64_t begin_of(const Map *m, int dim) { return m->b->box ? m->b->box->from[dim] : 0; }
+static int64_t end_of(const Map *m, int dim) {
+    return m->b->box ? m->b->box->from[dim] + m->b->box->size[dim] : m->out->size[dim];
 }
 
 /* The mean's divisor: all of an overhanging window that lies in x or its padding, or in x alone. */
-static int count_of(Map *m, const CcWindow *w, int dim, int start, bool low, bool high) {
-    const int64_t in = m->in->size[dim];
-    const bool over = (m->out->size[dim] - 1) * w->stride - w->padding + w->kernel > in + w->padding;
-    if (w->count_padding ? !over : !low && !high) return num(m, w->kernel);
+static int count_of(Map *m, const Side *s, int start) {
+    const CcWindow *w = &s->window;
+    const bool over = (end_of(m, s->dim) - 1) * w->stride - w->padding + w->kernel > m->in->size[s->dim] + w->padding;
+    if (w->count_padding ? !over : s->inside) return num(m, w->kernel);
     const int end =
-        op(m, CC_S_min, plus(m, start, w->kernel), plus(m, size_of(m, dim), w->count_padding ? w->padding : 0));
+        op(m, CC_S_min, plus(m, start, w->kernel), plus(m, size_of(m, s->dim), w->count_padding ? w->padding : 0));
     const int begin = w->count_padding ? start : op(m, CC_S_max, start, num(m, 0));
     return op(m, CC_S_max, op(m, CC_S_sub, end, begin), num(m, 1));
 }
 
-static int window_side(Map *m, const CcWindow *w, int dim) {
-    const int64_t in = m->in->size[dim], out = m->out->size[dim];
-    Side *s = add_side(m, dim, (int)w->kernel);
-    int start = place(m, dim);
-    bool low = false, high = false;
-    if (w->stride != 1) start = op(m, CC_S_mul, start, num(m, w->stride));
-    start = plus(m, start, -w->padding);
-    for (int i = 0; i < s->n; i++) {
+static void window_side(Map *m, Side *s) {
+    const CcWindow *w = &s->window;
+    const int64_t first = begin_of(m, s->dim) * w->stride - w->padding,
+                  last = (end_of(m, s->dim) - 1) * w->stride - w->padding;
+    const int place_of = place(m, s->dim);
+    const int start = plus(m, w->stride == 1 ? place_of : op(m, CC_S_mul, place_of, num(m, w->stride)), -w->padding);
+    s->inside = true;
+    s->first = NONE;
+    for (int i = s->n - 1; i >= 0; i--) {
         Tap *t = &s->tap[i];
-        const int64_t from = i * w->dilation - w->padding;
-        const bool below = from < 0, above = (out - 1) * w->stride + from >= in;
-        const int at = plus(m, start, i * w->dilation);
-        if (below) t->good = op(m, CC_S_ge, at, num(m, 0));
-        if (above) t->good = both(m, t->good, op(m, CC_S_lt, at, size_of(m, dim)));
-        t->at = clamp(m, at, below, above, last_of(m, dim));
-        low = low || below;
-        high = high || above;
+        const int64_t from = i * w->dilation;
+        const bool below = first + from < 0, above = last + from >= m->in->size[s->dim];
+        const int at = plus(m, start, from), exists = below ? op(m, CC_S_ge, at, num(m, 0)) : ALWAYS;
+        t->good = above ? both(m, exists, op(m, CC_S_lt, at, size_of(m, s->dim))) : exists;
+        t->at = clamp(m, at, below, above, last_of(m, s->dim));
+        /* of the taps that are not before the start of x */
+        s->first = s->first == NONE ? t->at : pick(m, exists, t->at, s->first);
+        s->inside = s->inside && !below && !above;
     }
-    s->first = s->tap[s->n - 1].at; /* of the taps that are not before the start of x */
-    for (int i = s->n - 2; i >= 0; i--) {
-        const bool below = i * w->dilation < w->padding;
-        s->first = below ? pick(m, op(m, CC_S_ge, plus(m, start, i * w->dilation), num(m, 0)), s->tap[i].at, s->first)
-                         : s->tap[i].at;
-    }
-    s->count = count_of(m, w, dim, start, low, high);
-    return s->tap[0].at;
+    s->count = count_of(m, s, start);
 }
 
 typedef struct Pooled {
@@ -230,12 +227,14 @@ static void add_element(Map *m, Pooled *p, int x, int good, int flat) {
         return;
     }
     x = pick(m, good, x, real(m, -INFINITY));
-    if (is_place(m->n)) {
-        const int before = p->most == NONE ? real(m, -INFINITY) : p->most;
-        const int over = op(m, CC_S_or, op(m, CC_S_gt, x, before), op(m, CC_S_isnan, x, -1));
-        p->where = pick(m, over, flat, p->where);
+    if (!is_place(m->n)) {
+        p->most = p->most == NONE ? x : op(m, CC_S_max, p->most, x);
+        return;
     }
-    p->most = p->most == NONE ? x : op(m, CC_S_max, p->most, x);
+    const int before = p->most == NONE ? real(m, -INFINITY) : p->most;
+    const int over = op(m, CC_S_or, op(m, CC_S_gt, x, before), op(m, CC_S_isnan, x, -1));
+    p->where = pick(m, over, flat, p->where);
+    p->most = pick(m, over, x, before);
 }
 
 /* All taps of the sides from `s` on. flat: position within the plane. */
@@ -252,42 +251,83 @@ static void walk(Map *m, int s, int at, int good, int flat, Pooled *p) {
     }
 }
 
+/* The same for sides whose taps all exist: those of one position in the window are a window of x. */
+static void walk_inside(Map *m, int s, const CcType *seen, int64_t shift, Pooled *p) {
+    if (s == m->n_side) {
+        add_element(m, p, cc_build_cast(m->b, cc_build_part(m->b, m->value, seen, shift), m->real), ALWAYS, NONE);
+        return;
+    }
+    const Side *side = &m->side[s];
+    CcType moved = *seen;
+    moved.size[side->dim] = m->out->size[side->dim];
+    moved.stride[side->dim] *= side->window.stride;
+    for (int i = 0; i < side->n; i++) {
+        const int64_t from = i * side->window.dilation - side->window.padding;
+        walk_inside(m, s + 1, &moved, shift + from * m->in->stride[side->dim], p);
+    }
+}
+
 static int mean_of(Map *m, int sum, int64_t divisor) {
-    int count = divisor ? num(m, divisor) : m->side[0].count;
-    for (int s = 1; s < m->n_side && !divisor; s++) count = op(m, CC_S_mul, count, m->side[s].count);
+    int count = num(m, divisor ? divisor : 1);
+    for (int s = 0; s < m->n_side && !divisor; s++) count = op(m, CC_S_mul, count, m->side[s].count);
     return op(m, CC_S_div, sum, cc_build_cast(m->b, count, m->real));
 }
 
-static bool pool_fits(const Map *m, int dims, const CcWindow *w) {
+/* Half precision may be summed in f32, whose part of a split pool then is not rounded. */
+static bool good_types(const Map *m) {
+    const CcDtype in = (CcDtype)m->in->dtype, out = (CcDtype)m->out->dtype;
+    if (cc_dtype_info(in)->kind != 'f') return false;
+    return is_place(m->n) ? out == CC_DT_I64
+                          : in == out || (!cc_window_is_max(m->n) && m->real == cc_build_compute(out));
+}
+
+/* Kernels for sizes that differ between calls: one per power of two. */
+static void round_taps(int64_t *widest, int64_t *certain) {
     int64_t taps = 1;
-    if (m->in->ndim != m->out->ndim || m->in->ndim <= dims || cc_dtype_info((CcDtype)m->in->dtype)->kind != 'f')
+    while (taps < *widest) taps *= 2;
+    *widest = taps;
+    *certain = CC_MIN(*certain, taps / 4);
+}
+
+/* Adds a side for each dim that the pool changes. */
+static bool add_windows(Map *m, const CcWindow *w, int dims) {
+    const int lead = m->in->ndim - dims;
+    if (!dims || cc_window_taps(m->b->g, m->n) > (m->b->box ? MAX_TAPS : MAX_WINDOW) || m->in->ndim != m->out->ndim ||
+        lead < 1 || !good_types(m))
         return false;
-    for (int d = 0; d < m->in->ndim - dims; d++)
+    for (int d = 0; d < lead; d++)
         if (m->in->size[d] != m->out->size[d]) return false;
     for (int i = 0; i < dims; i++) {
-        const int d = m->in->ndim - dims + i;
-        int64_t narrowest;
-        taps *= CC_MIN(MAX_WINDOW + 1, cc_window_widest(&w[i], m->in->size[d], m->out->size[d], &narrowest));
+        int64_t certain, widest = cc_window_widest(&w[i], m->in->size[lead + i], m->out->size[lead + i], &certain);
+        if (w[i].adaptive && m->b->g->resizes) round_taps(&widest, &certain);
+        if (!is_place(m->n) && !cc_window_pools(&w[i])) continue; /* x is read at the element's own position */
+        Side *s = add_side(m, lead + i, (int)widest);
+        s->window = w[i];
+        if (w[i].adaptive) adaptive_side(m, s, certain);
+        else window_side(m, s);
     }
-    return taps <= MAX_WINDOW && m->out->dtype == (is_place(m->n) ? CC_DT_I64 : m->in->dtype);
+    return true;
+}
+
+static bool all_inside(const Map *m) {
+    for (int s = 0; s < m->n_side; s++)
+        if (!m->side[s].inside) return false;
+    return m->b->box && !is_place(m->n);
 }
 
 static int pool(Map *m) {
     CcWindow w[CC_WINDOW_DIMS];
     int64_t divisor;
     const int dims = cc_window_read(m->b->g, m->n, w, &divisor);
-    if (!dims || !pool_fits(m, dims, w)) return cc_build_refuse(m->b, "this kind of pooling");
-    for (int i = 0; i < dims; i++) {
-        const int dim = m->in->ndim - dims + i;
-        int64_t narrowest;
-        const int64_t taps = cc_window_widest(&w[i], m->in->size[dim], m->out->size[dim], &narrowest);
-        if ((w[i].adaptive ? adaptive_side(m, dim, taps, narrowest) : window_side(m, &w[i], dim)) < 0) return -1;
-    }
-    if (begin_reading(m) < 0) return -1;
-    Pooled p = {NONE, NONE, m->side[0].first};
-    for (int s = 1; s < dims; s++)
+    if (!add_windows(m, w, dims)) return cc_build_refuse(m->b, "this kind of pooling");
+    Pooled p = {NONE, NONE, m->n_side ? m->side[0].first : NONE};
+    for (int s = 1; s < m->n_side && is_place(m->n); s++)
         p.where = op(m, CC_S_add, op(m, CC_S_mul, p.where, size_of(m, m->side[s].dim)), m->side[s].first);
-    walk(m, 0, NONE, ALWAYS, NONE, &p);
+    if (all_inside(m)) walk_inside(m, 0, m->in, 0, &p);
+    else {
+        if (begin_reading(m) < 0) return -1;
+        walk(m, 0, m->n_side ? NONE : num(m, 0), ALWAYS, NONE, &p);
+    }
     return is_place(m->n) ? p.where : cc_window_is_max(m->n) ? p.most : mean_of(m, p.sum, divisor);
 }
 

@@ -42,45 +42,45 @@ static bool pair(Parts *p, const bool *needed) {
     return false;
 }
 
-/* The maxima of windows, and their indices. */
-static bool pool(Parts *p, const bool *needed) {
-    const bool adaptive = p->whole.op == CC_OP_adaptive_max_pool;
-    if (needed[0]) same_part(p, adaptive ? CC_OP_adaptive_max_pool : CC_OP_max_pool, 0, p->whole.n_in);
-    if (needed[1]) same_part(p, adaptive ? CC_OP_adaptive_max_pool_at : CC_OP_max_pool_at, 1, p->whole.n_in);
-    return p->n > 0;
+/* ------------------------------------------------------------------ pools */
+
+static bool is_index(const CcNode *n, int result) {
+    return result > 0 || n->op == CC_OP_max_pool_at || n->op == CC_OP_adaptive_max_pool_at;
 }
 
-/* Number of dims that an adaptive pool covers; they are x's last dims. */
-static int plane_dims(const CcIn_adaptive_max_pool *in) {
-    int dims = 0;
-    while (dims < CC_SPATIAL && in->size[dims].kind != CC_IN_NONE) dims++;
+/* The dims of a pool whose only window is the whole plane; 0: another one. */
+static int plane_dims(const CcGraph *g, const CcNode *n) {
+    CcWindow w[CC_WINDOW_DIMS];
+    int64_t divisor;
+    const int dims = cc_window_read(g, n, w, &divisor);
+    if (!dims || divisor) return 0;
+    const CcType *x = &g->val.at[cc_graph_source(g, n)].type, *y = &g->val.at[n->out0].type;
+    if (x->ndim == dims || (x->dtype != y->dtype && !is_index(n, 0)) || cc_type_numel(x) == 0) return 0;
+    for (int i = 0; i < dims; i++)
+        if (w[i].adaptive || w[i].padding || w[i].kernel != x->size[x->ndim - dims + i]) return 0;
     return dims;
 }
 
-/* A single window over the whole plane is a reduction, as in eager. (The pool family takes it row by row: 512
- * channels of 7x7 took 13.5 us and 3.2 like this, 16 of 79x79 channels-last 27 and 5, Zen 5 and 4, one thread.) */
-static bool whole_plane(const CcGraph *g, const CcNode *n) {
-    CcIn_adaptive_max_pool in;
-    if (n->n_out != 1 || !cc_in_adaptive_max_pool(g, n, &in)) return false;
-    const CcType *x = &g->val.at[in.x.value].type, *y = &g->val.at[n->out0].type;
-    const int dims = plane_dims(&in);
-    if (x->ndim <= dims || x->ndim != y->ndim || x->dtype != y->dtype || cc_type_numel(x) == 0) return false;
-    for (int d = x->ndim - dims; d < x->ndim; d++)
-        if (y->size[d] != 1) return false;
-    return true;
+/* It is a reduction, as in eager; on a GPU if it is too large for a pool's loop, which unrolls windows. */
+static bool is_plane(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    return plane_dims(g, n) && (!rules->gathers || (n->n_out == 1 && !cc_group_takes(g, (int)(n - g->node.at), rules)));
 }
 
-/* On a GPU: a plane too large for a pool loop, whose windows are unrolled. */
-static bool long_plane(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
-    return whole_plane(g, n) && !cc_group_takes(g, (int)(n - g->node.at), rules);
-}
-
-static bool reduced_plane(Parts *p) {
-    CcIn_adaptive_max_pool in;
-    if (!cc_in_adaptive_max_pool(p->g, &p->whole, &in)) return false;
-    const CcOpId op = p->whole.op == CC_OP_adaptive_avg_pool ? CC_OP_mean : CC_OP_amax;
-    cc_parts_add(p, op, p->whole.out0, NULL, in.x, int_of((1 << plane_dims(&in)) - 1));
-    return true;
+/* Means or maxima of windows, and the indices of maxima. */
+static bool pool(Parts *p, const bool *needed) {
+    const CcNode n = p->whole;
+    const int dims = is_plane(p->g, &n, p->rules) ? plane_dims(p->g, &n) : 0;
+    const bool adaptive = n.op == CC_OP_adaptive_max_pool;
+    for (int k = 0; k < n.n_out; k++) {
+        const CcOpId values = cc_window_is_max(&n) ? CC_OP_amax : CC_OP_mean;
+        if (!needed[k]) continue;
+        if (dims)
+            cc_parts_add(p, is_index(&n, k) ? CC_OP_plane_argmax : values, n.out0 + k, NULL,
+                         value_of(cc_graph_source(p->g, &n)), int_of((1 << dims) - 1));
+        else if (k == 0) same_part(p, (CcOpId)n.op, k, n.n_in);
+        else same_part(p, adaptive ? CC_OP_adaptive_max_pool_at : CC_OP_max_pool_at, k, n.n_in);
+    }
+    return p->n > 0;
 }
 
 /* ------------------------------------------------------------------ few long rows */
@@ -237,9 +237,12 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_rnn_relu_cell:
     case CC_OP_self_attention:
     case CC_OP_encoder_layer: return cc_layers_make(p, needed);
-    case CC_OP_adaptive_avg_pool: return reduced_plane(p);
-    case CC_OP_max_pool: return pool(p, needed);
-    case CC_OP_adaptive_max_pool: return p->whole.n_out == 1 ? reduced_plane(p) : pool(p, needed);
+    case CC_OP_avg_pool:
+    case CC_OP_adaptive_avg_pool:
+    case CC_OP_max_pool:
+    case CC_OP_max_pool_at:
+    case CC_OP_adaptive_max_pool:
+    case CC_OP_adaptive_max_pool_at: return pool(p, needed);
     case CC_OP_gelu:
         cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, operand(p, 0), int_of(p->rules->gelu));
         return true;
@@ -250,9 +253,12 @@ static bool expand(Parts *p, const bool *needed) {
 /* Is a rewrite worth trying? */
 static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     switch (n->op) {
-    case CC_OP_max_pool: return rules->gathers && n->n_out == 2;
-    case CC_OP_adaptive_max_pool: return n->n_out == 1 ? !rules->gathers && whole_plane(g, n) : rules->gathers;
-    case CC_OP_adaptive_avg_pool: return rules->gathers ? long_plane(g, n, rules) : whole_plane(g, n);
+    case CC_OP_avg_pool:
+    case CC_OP_adaptive_avg_pool:
+    case CC_OP_max_pool:
+    case CC_OP_max_pool_at:
+    case CC_OP_adaptive_max_pool:
+    case CC_OP_adaptive_max_pool_at: return n->n_out == 2 || is_plane(g, n, rules);
     case CC_OP_softmax:
     case CC_OP_log_softmax:
     case CC_OP_argmax:

@@ -12,7 +12,7 @@
  * of its dependencies as a bit set; two units may merge if no third unit lies on a path between them. */
 #include "pass.h"
 
-/* MOVED: how many nodes an unrolled window counts as */
+/* MOVED: how many nodes an unrolled window counts as, unless it has more elements */
 enum { MAX_UNIT_NODES = 40, MAX_UNIT_INPUTS = 40, MOVED = 12, REGION_NODES = 2048, VECTOR = 16 };
 
 typedef struct Unit {
@@ -21,9 +21,10 @@ typedef struct Unit {
     CcSpace space;        /* LOOP */
     bool reduces, writes; /* writes: the unit writes inputs */
     bool may_fail;        /* what it was given may be wrong: a write must not come before that is known */
-    /* LOOP, without CcGroupRules.gathers. moves: the unit reads elements at other positions, e.g. a join, which
-     * makes boxes of the loop. narrow: rows are short. */
-    bool moves, narrow;
+    /* LOOP, without CcGroupRules.gathers. mover: a node that reads elements at other positions, e.g. a join, and may
+     * cut the loop into boxes; -1: none. narrow: rows are short. */
+    int mover;
+    bool narrow;
     CC_VEC(int) node;
 } Unit;
 
@@ -86,7 +87,7 @@ static void merge(Region *r, int into, int from) {
     if (b->reduces && !a->reduces) a->space = b->space;
     a->reduces = a->reduces || b->reduces;
     a->narrow = a->narrow || b->narrow;
-    a->moves = a->moves || b->moves;
+    if (a->mover < 0) a->mover = b->mover;
     a->writes = a->writes || b->writes;
     a->may_fail = a->may_fail || b->may_fail;
     b->kind = -1;
@@ -151,10 +152,22 @@ static bool reads_elsewhere(const Region *r, const Unit *unit, int made) {
     return false;
 }
 
-/* A loop that moves elements has only one such op and no reduction, and its rows must be long enough that few
+/* A pool and its indices have the same operands. */
+static bool same_windows(const CcGraph *g, const CcNode *a, const CcNode *b) {
+    const CcOpKind kind = cc_op_info((CcOpId)a->op)->kind;
+    if (kind != CC_K_POOL || cc_op_info((CcOpId)b->op)->kind != kind || a->n_in != b->n_in) return false;
+    for (int i = 0; i < a->n_in; i++) {
+        const CcOperand *x = cc_graph_operand(g, a, i), *y = cc_graph_operand(g, b, i);
+        if (x->kind != y->kind || x->value != y->value || x->i != y->i) return false;
+    }
+    return true;
+}
+
+/* A loop that moves elements does so in one way and does not reduce, and its rows must be long enough that few
  * vectors straddle a row's end. */
-static bool can_move(const Unit *a, const Unit *b) {
-    return !(a->moves && b->moves) && !a->reduces && !b->reduces && !a->narrow && !b->narrow;
+static bool can_move(const CcGraph *g, const Unit *a, const Unit *b) {
+    if (a->reduces || b->reduces || a->narrow || b->narrow) return false;
+    return a->mover < 0 || b->mover < 0 || same_windows(g, &g->node.at[a->mover], &g->node.at[b->mover]);
 }
 
 /* Does this node read the written memory as one loop with the write would have it: the same elements, before they are
@@ -175,7 +188,7 @@ static bool reads_in_step(const Region *r, int node, int write, int u, int v) {
 /* Would a loop of both units do its writes as they are done one after the other? */
 static bool writes_in_step(const Region *r, int u, int v) {
     const Unit *both[2] = {&r->unit[u], &r->unit[v]};
-    if (both[0]->reduces || both[1]->reduces || both[0]->moves || both[1]->moves) return false;
+    if (both[0]->reduces || both[1]->reduces || both[0]->mover >= 0 || both[1]->mover >= 0) return false;
     for (int a = 0; a < 2; a++)
         for (int i = 0; i < both[a]->node.n; i++) {
             const int write = both[a]->node.at[i];
@@ -193,7 +206,7 @@ static bool writes_in_step(const Region *r, int u, int v) {
 
 static bool can_fuse(const Region *r, int u, int v) {
     const Unit *a = &r->unit[u], *b = &r->unit[v];
-    if ((a->moves || b->moves) && !can_move(a, b)) return false;
+    if ((a->mover >= 0 || b->mover >= 0) && !can_move(r->g, a, b)) return false;
     return u != v && a->kind == CC_G_LOOP && b->kind == CC_G_LOOP && a->n + b->n <= MAX_UNIT_NODES &&
            a->inputs + b->inputs <= MAX_UNIT_INPUTS && same_space(r, u, v) && !path_through_third(r, u, v) &&
            !path_through_third(r, v, u) && !reads_elsewhere(r, a, v) && !reads_elsewhere(r, b, u) &&
@@ -400,16 +413,20 @@ static void begin_unit(Region *r, int u, int *last_random) {
         for (int w = 0; w < r->words; w++) row[w] |= dep_row(r, p)[w];
         set(row, p);
     }
+    unit->mover = -1;
     unit->kind = kind_of(r->g, node, r->rules);
     unit->writes = r->tame[node];
     unit->may_fail = may_fail(r, unit, node);
     keep_order(r, u);
     if (unit->kind != CC_G_LOOP) return;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
-    if (kind == CC_K_POOL || kind == CC_K_RESAMPLE) unit->n = MOVED;
-    unit->moves = (kind == CC_K_CONCAT || kind == CC_K_RESAMPLE) && !r->rules->gathers;
-    unit->narrow = unit->moves && kind == CC_K_CONCAT && breaks_rows(r->g, n);
-    if (kind == CC_K_SCATTER || (kind == CC_K_CONCAT && !unit->moves)) unit->n = n->n_in;
+    const bool taps = kind == CC_K_POOL || kind == CC_K_RESAMPLE;
+    const bool moves = (taps || kind == CC_K_CONCAT) && !r->rules->gathers;
+    if (taps) unit->n = MOVED;
+    if (kind == CC_K_POOL) unit->n = (int)CC_MAX(MOVED, CC_MIN(MAX_UNIT_NODES, cc_window_taps(r->g, n)));
+    if (moves) unit->mover = node;
+    unit->narrow = moves && kind == CC_K_CONCAT && breaks_rows(r->g, n);
+    if (kind == CC_K_SCATTER || (kind == CC_K_CONCAT && !moves)) unit->n = n->n_in;
     unit->space = cc_space_of(r->g, n);
     unit->reduces = cc_space_reduces(r->g, n);
 }

@@ -188,7 +188,7 @@ static void move(CcVal *v) {
 static void choose(Layout *w, bool *gains) {
     const CcGraph *g = w->g;
     memset(gains, 0, (size_t)g->val.n);
-    for (int i = 0; i < g->node.n; i++) w->ours[i] = w->live[i] && (w->follows[i] || cc_group_takes(g, i, w->rules));
+    for (int i = 0; i < g->node.n; i++) w->ours[i] = w->live[i] && (w->follows[i] || cc_separate_takes(g, i, w->rules));
     find_movable(w);
     spread_gain(w, gains);
     for (int v = 0; v < g->val.n; v++) w->channels_last[v] = w->channels_last[v] && gains[v];

@@ -12,7 +12,7 @@ static const Pass PASS[] = {
     {"attend", cc_attend_rewrite},       {"expand", cc_expand_rewrite}, {"narrow", cc_narrow_rewrite},
     {"fold", cc_fold_rewrite},           {"norms", cc_norms_rewrite},   {"index", cc_index_rewrite},
     {"rearrange", cc_rearrange_rewrite}, {"into", cc_into_rewrite},     {"views", cc_views_rewrite},
-    {"transpose", cc_transpose_rewrite}, {"layout", cc_layout_rewrite}, {"resample", cc_resample_rewrite},
+    {"transpose", cc_transpose_rewrite}, {"layout", cc_layout_rewrite}, {"separate", cc_separate_rewrite},
 };
 
 static int refuse(const char *name, int n, CcErr *err) {

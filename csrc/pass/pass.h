@@ -98,8 +98,10 @@ void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules);     /* makes windo
 void cc_transpose_rewrite(CcGraph *g, const CcGroupRules *rules); /* stores results of products column by column */
 /* keeps values between convolutions channels-last */
 void cc_layout_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* splits interpolation into one node per dim */
-void cc_resample_rewrite(CcGraph *g, const CcGroupRules *rules);
+/* splits pools and interpolation into one node per dim */
+void cc_separate_rewrite(CcGraph *g, const CcGroupRules *rules);
+/* Does a back-end take the node, or the parts that this pass will make of it? */
+bool cc_separate_takes(const CcGraph *g, int node, const CcGroupRules *rules);
 /* Is this one of torch's convolutions, whose operand and result may be channels-last (rules->follows)? */
 bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_transposed(const CcVal *v);
@@ -176,15 +178,20 @@ int cc_pieces_boxes(const CcPieces *p);
 enum { CC_WINDOW_DIMS = 3 };
 typedef struct CcWindow {
     int64_t kernel, stride, padding, dilation;
-    bool adaptive, count_padding; /* adaptive: no other field is set */
+    bool adaptive; /* windows of several sizes: no other field is set */
+    bool count_padding;
 } CcWindow;
 bool cc_window_is_max(const CcNode *n); /* a max pool or its indices; else an average pool */
 /* -> number of dims; 0: not understood. divisor 0: divide by the number of elements */
 int cc_window_read(const CcGraph *g, const CcNode *n, CcWindow *w, int64_t *divisor);
 /* max size of a window, in elements */
 int64_t cc_window_widest(const CcWindow *w, int64_t in, int64_t out, int64_t *narrowest);
-/* Do all windows have one size and lie inside x? Fills the size of an adaptive pool's windows. */
-bool cc_window_inside(CcWindow *w, int64_t in, int64_t out);
+/* Do all windows have one size and lie inside x? */
+bool cc_window_inside(const CcWindow *w, int64_t in, int64_t out);
+/* Do results differ from x along this dim? */
+bool cc_window_pools(const CcWindow *w);
+int64_t cc_window_taps(const CcGraph *g, const CcNode *n); /* elements in the largest window of a pool */
+bool cc_window_overlaps(const CcWindow *w);                /* do neighbours share elements? */
 
 /* space.c: the loop nest that reductions and pointwise nodes share. */
 typedef struct CcSpace {

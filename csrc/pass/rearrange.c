@@ -268,7 +268,7 @@ static bool pool(CcGraph *g, int node) {
     for (int d = 0; d < from.ndim; d++) {
         if (d < lead && from.size[d] != to.size[d]) return false;
         if (d < lead) continue;
-        CcWindow *of = &w[d - lead];
+        const CcWindow *of = &w[d - lead];
         if (!cc_window_inside(of, from.size[d], to.size[d])) return false;
         t.size[d] = to.size[d];
         t.stride[d] = from.stride[d] * of->stride;
@@ -299,12 +299,21 @@ static bool rewrite(CcGraph *g, int node) {
     return true;
 }
 
-/* Pools that loops do not run element by element (loop/tap.c). */
+static bool overlaps(const CcGraph *g, const CcNode *n) {
+    CcWindow w[CC_WINDOW_DIMS];
+    int64_t divisor;
+    bool any = false;
+    for (int i = cc_window_read(g, n, w, &divisor) - 1; i >= 0; i--) any = any || cc_window_overlaps(&w[i]);
+    return any;
+}
+
+/* Pools whose windows are too large to unroll (loop/tap.c). Overlapping ones are split where that pays. */
 static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
-    const bool pools = kind == CC_K_POOL && rules->gathers && !cc_group_takes(g, node, rules);
+    const bool pools =
+        kind == CC_K_POOL && !cc_group_takes(g, node, rules) && !(overlaps(g, n) && cc_separate_takes(g, node, rules));
     if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || !x ||
         x->kind != CC_IN_VALUE)
         return false;

@@ -122,7 +122,7 @@ static void mark_by_host(const CcGraph *g, const bool *live, const CcGroupRules 
             host = !cc_group_takes(g, i, rules);
             for (int k = 0; k < n->n_out; k++) by_host[n->out0 + k] = true;
         } else {
-            host = reads_view(g, n) && !cc_group_takes(g, i, rules);
+            host = reads_view(g, n) && !cc_separate_takes(g, i, rules);
         }
         for (int k = 0; k < n->n_in && host; k++)
             if (cc_graph_operand(g, n, k)->kind == CC_IN_VALUE) by_host[cc_graph_operand(g, n, k)->value] = true;

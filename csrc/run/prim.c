@@ -119,13 +119,13 @@ const void *cc_prim_data(const CcHost *host, int value, int64_t offset) {
 #define SERVED_CC_K_CONCAT return NULL;
 #define SERVED_CC_K_RANDOM return NULL;
 #define SERVED_CC_K_RESAMPLE return NULL;
+#define SERVED_CC_K_POOL return NULL;
 #define SERVED_CC_K_MATMUL return &CC_PRODUCTS;
 #define SERVED_CC_K_ATTENTION return &CC_ATTENTIONS;
 #define SERVED_CC_K_RNN return &CC_RNNS;
 #define SERVED_CC_K_INDEX return &CC_SCATTERS;
 #define SERVED_CC_K_SCATTER return &CC_SCATTERS;
 #define SERVED_CC_K_CONV return &CC_CONVS;
-#define SERVED_CC_K_POOL return &CC_POOLS;
 
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node) {
     switch ((CcOpId)g->node.at[node].op) {

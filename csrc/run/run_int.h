@@ -184,7 +184,7 @@ struct CcPrimFamily {
     void (*free)(void *work);             /* frees what is not in the arena; NULL: nothing */
 };
 extern const CcPrimFamily CC_PRODUCTS, CC_ATTENTIONS;           /* product.c, attn.c */
-extern const CcPrimFamily CC_CONVS, CC_POOLS;                   /* convolution.c, pool.c */
+extern const CcPrimFamily CC_CONVS;                             /* convolution.c */
 extern const CcPrimFamily CC_RNNS, CC_SCATTERS;                 /* rnn.c, scatter.c */
 const CcPrimFamily *cc_prim_family(const CcGraph *g, int node); /* NULL: none for this op */
 bool cc_prim_can(const CcGraph *g, int node);
