@@ -621,14 +621,14 @@ static bool is_small(const CcGraph *g, const CcNode *n) {
 int cc_tap_lower(CcBuild *b, const CcNode *n) {
     Side side[CC_MAX_DIMS];
     Map m = {.b = b, .n = n, .out = &b->g->val.at[n->out0].type, .side = side, .unit = 1};
-    const CcOperand *x = n->n_in ? cc_graph_operand(b->g, n, 0) : NULL;
-    if (!x || x->kind != CC_IN_VALUE) return cc_build_refuse(b, "no tensor to read");
+    const int x = cc_graph_source(b->g, n);
+    if (x < 0) return cc_build_refuse(b, "no tensor to read");
     for (int i = 0; i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(b->g, n, i);
         if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].scalar) return cc_build_refuse(b, "CPU memory");
     }
-    m.value = x->value;
-    m.in = &b->g->val.at[x->value].type;
+    m.value = x;
+    m.in = &b->g->val.at[x].type;
     m.index = is_small(b->g, n) ? CC_DT_I32 : CC_DT_I64;
     m.real = cc_build_compute((CcDtype)m.in->dtype);
     if (m.in->ndim < 0 || cc_type_numel(m.out) == 0) return cc_build_refuse(b, "an empty result");

@@ -134,9 +134,9 @@ static bool arg(Parts *p) {
 /* Does eager call oneDNN for this gelu? (use_mkldnn in ATen/native/cpu/Activation.cpp; for bfloat16 it depends on
  * the CPU.) */
 static bool gelu_of_library(const CcGraph *g, const CcNode *n) {
-    const CcOperand *x = cc_graph_operand(g, n, 0);
-    if (x->kind != CC_IN_VALUE) return false;
-    const CcType *t = &g->val.at[x->value].type;
+    const int x = cc_graph_source(g, n);
+    if (x < 0) return false;
+    const CcType *t = &g->val.at[x].type;
     return n->n_in == 1 && t->dtype == CC_DT_F32 && t->device == 1 && cc_type_numel(t) > 1 && cc_type_contiguous(t);
 }
 

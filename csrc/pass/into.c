@@ -196,9 +196,7 @@ static void try_write(CcGraph *g, int node, const CcGroupRules *rules) {
 void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules) {
     Versions v = {.of = calloc((size_t)g->val.n + 1, sizeof *v.of), .n = g->val.n};
     for (int i = 0; i < g->node.n && rules->into && v.of; i++) {
-        const bool write = g->node.at[i].flags == CC_N_WRITES && g->node.at[i].n_in > 0 &&
-                           cc_graph_operand(g, &g->node.at[i], 0)->kind == CC_IN_VALUE;
-        const int to = write ? cc_graph_source(g, &g->node.at[i]) : -1;
+        const int to = g->node.at[i].flags == CC_N_WRITES ? cc_graph_source(g, &g->node.at[i]) : -1;
         try_write(g, i, rules);
         follow(&v, g, i, to, rules);
     }

@@ -42,9 +42,9 @@ bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules) {
 /* E.g. a global pooling. On the CPU a channels-last kernel runs down columns, which is as fast if whole planes are
  * reduced. */
 static bool shrinks(const Layout *w, const CcNode *n) {
-    const CcOperand *x = cc_graph_operand(w->g, n, 0);
-    if (n->n_out != 1 || x->kind != CC_IN_VALUE) return false;
-    const CcType *t = &w->g->val.at[x->value].type;
+    const int x = cc_graph_source(w->g, n);
+    if (n->n_out != 1 || x < 0) return false;
+    const CcType *t = &w->g->val.at[x].type;
     const bool planes = t->ndim > 2 && cc_op_dims(w->g, n) == (1 << (t->ndim - 2)) - 1;
     return (w->rules->gathers || planes) && !cc_type_same_shape(t, &w->g->val.at[n->out0].type);
 }

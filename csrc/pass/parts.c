@@ -50,8 +50,8 @@ CcType cc_parts_without_dim(const CcType *t, int dim) {
 
 /* The first operand is a tensor, there are few results, and the writes are known. */
 static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rules, const PartsRules *own) {
-    const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
-    if (!x || x->kind != CC_IN_VALUE || g->val.at[x->value].type.ndim < 0) return false;
+    const int x = cc_graph_source(g, n);
+    if (x < 0 || g->val.at[x].type.ndim < 0) return false;
     return n->n_out >= 1 && n->n_out <= PARTS_RESULTS && (!n->flags || (own->writes && own->writes(n, rules)));
 }
 

@@ -310,14 +310,13 @@ static bool overlaps(const CcGraph *g, const CcNode *n) {
 /* Pools whose windows are too large to unroll (loop/tap.c). Overlapping ones are split where that pays. */
 static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
-    const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
+    const int x = cc_graph_source(g, n);
     const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
     const bool pools =
         kind == CC_K_POOL && !cc_group_takes(g, node, rules) && !(overlaps(g, n) && cc_separate_takes(g, node, rules));
-    if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || !x ||
-        x->kind != CC_IN_VALUE)
+    if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || x < 0)
         return false;
-    const CcType *from = &g->val.at[x->value].type, *to = &g->val.at[n->out0].type;
+    const CcType *from = &g->val.at[x].type, *to = &g->val.at[n->out0].type;
     return from->ndim >= 0 && to->ndim >= 0 && from->dtype == to->dtype && cc_type_numel(to) > 0;
 }
 

@@ -369,10 +369,9 @@ static int build(Compile *c, CcErr *err) {
         plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].transposed;
         n = &g->node.at[plan->step.at[s].node[plan->step.at[s].n_node - 1]];
         plan->step.at[s].channels_last = n->n_out > 0 && g->val.at[n->out0].channels_last;
-        const CcOperand *x = n->n_in ? cc_graph_operand(g, n, 0) : NULL;
-        plan->step.at[s].follows =
-            plan->step.at[s].kind == CC_STEP_HOST && n->op == CC_OP_conv &&
-            (plan->step.at[s].channels_last || (x->kind == CC_IN_VALUE && g->val.at[x->value].channels_last));
+        const int x = cc_graph_source(g, n);
+        plan->step.at[s].follows = plan->step.at[s].kind == CC_STEP_HOST && n->op == CC_OP_conv &&
+                                   (plan->step.at[s].channels_last || (x >= 0 && g->val.at[x].channels_last));
     }
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     if (c->stuck) return 0;

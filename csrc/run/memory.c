@@ -91,16 +91,15 @@ static int find_over(const Layout *l, int s) {
     const CcGraph *g = l->g;
     const CcNode *n = &g->node.at[step->node[0]];
     if (!step->family->over(n)) return -1;
-    const CcOperand *x = cc_graph_operand(g, n, 0);
-    if (x->kind != CC_IN_VALUE || n->n_out != 1 || g->val.at[n->out0].window_of || g->val.at[x->value].window_of)
-        return -1;
+    const int x = cc_graph_source(g, n);
+    if (x < 0 || n->n_out != 1 || g->val.at[n->out0].window_of || g->val.at[x].window_of) return -1;
     for (int k = 1; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == x->value) return -1;
+        if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == x) return -1;
     }
-    const bool same = cc_type_same_layout(&g->val.at[x->value].type, &g->val.at[n->out0].type) &&
-                      g->val.at[x->value].type.dtype == g->val.at[n->out0].type.dtype;
-    return same && l->last[x->value] == s ? x->value : -1;
+    const bool same = cc_type_same_layout(&g->val.at[x].type, &g->val.at[n->out0].type) &&
+                      g->val.at[x].type.dtype == g->val.at[n->out0].type.dtype;
+    return same && l->last[x] == s ? x : -1;
 }
 
 /* If the host makes such a result, the operand is made in the result's memory from the start. Goes backwards through
