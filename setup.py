@@ -17,16 +17,16 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 
-SUPPORTED = ((3, 11), (3, 12), (3, 13))
+SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 
 
 def refuse_unsupported():
     """Raises SystemExit with one sentence if this interpreter or machine is not supported."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.implementation.name != "cpython":
-        raise SystemExit(f"ccompile needs CPython 3.11, 3.12 or 3.13: it owns CPython's frames. This is {found}.")
+        raise SystemExit(f"ccompile needs CPython 3.11 to 3.14: it owns CPython's frames. This is {found}.")
     if sys.version_info[:2] not in SUPPORTED:
-        raise SystemExit(f"ccompile supports CPython 3.11, 3.12 and 3.13; this is {found}.")
+        raise SystemExit(f"ccompile supports CPython 3.11 to 3.14; this is {found}.")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise SystemExit(f"ccompile does not support free-threaded builds yet; this is {found} without the GIL.")
     if sys.platform != "linux" or platform.machine() != "x86_64":

@@ -1252,10 +1252,54 @@ def c_proxy_of_locals(a):
     e["b"], d["c"], e["z"] = a + 5, 7, 9
     return b, c, d is locals(), sorted(e), [sorted(locals()) for q in (1, 2)], where()
 """
+SINCE_314 = """
+def c_template(a):
+    t = t"{a!r:>{4 + a}} and {where()}"
+    return t.strings, [(i.value, i.expression, i.conversion, i.format_spec) for i in t.interpolations]
+
+def c_annotate(a):
+    def g(x: where("x") = a, *, y: int = 2) -> list[a]:
+        return x + y
+    return g(1), g.__annotate__(1), g.__annotations__, where()
+
+def c_inlined_builtins(a):
+    out = [all(q for q in (1, a)), any(q > a for q in (1, 2)), tuple(q + a for q in (1, 2))]
+    all_ = all
+    def shadowed(all, any):
+        return all(q for q in (0, 1)), any([0])
+    return out, shadowed(any, all_), where()
+
+def c_written_locals(a):
+    b = None
+    frame = sys._getframe()
+    write = frame.f_locals.__setitem__
+    for value in (None, 7, [1], 10**30, True):
+        write("a", value)
+        write("b", [value, frame.f_lineno])
+        write("later", value)
+        LOG.append((a, b, later))
+        del later
+    later = a
+    return a, b, later, where()
+
+def c_return_in_finally_of_with(a):
+    for q in (1, a):
+        try:
+            with Manager(), Manager(suppress=True) as m:
+                for r in (m, a):
+                    if r is a:
+                        1 / (q - a)
+                        break
+        except ZeroDivisionError as e:
+            where(str(e))
+    return q, r, where()
+"""
 if sys.version_info >= (3, 12):
     exec(SINCE_312)
 if sys.version_info >= (3, 13):
     exec(SINCE_313)
+if sys.version_info >= (3, 14):
+    exec(SINCE_314)
 
 
 def leaf(a, b):
@@ -1437,5 +1481,6 @@ CASES = [
     (c_annotated, lambda: (1,)),
     (c_extended, lambda: (1,)),  # noqa: F821
 ]
-NEWER = ("c_generic", "c_alias", "c_nested_formats", "c_generic_default", "c_proxy_of_locals")
+NEWER = ("c_generic", "c_alias", "c_nested_formats", "c_generic_default", "c_proxy_of_locals", "c_template",
+         "c_annotate", "c_inlined_builtins", "c_written_locals", "c_return_in_finally_of_with")
 CASES += [(globals()[name], lambda: (1,)) for name in NEWER if name in globals()]

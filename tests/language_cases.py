@@ -15,6 +15,7 @@ import torch
 COUNTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "language_dynamo.txt")
 CASES = {}
 SINCE_313 = sys.version_info >= (3, 13)
+SINCE_314 = sys.version_info >= (3, 14)
 
 
 class Case(typing.NamedTuple):

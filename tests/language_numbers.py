@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 
-from language_cases import case, t
+from language_cases import SINCE_314, case, t
 
 # over=: behind the first read Dynamo has no op left to compile, so that it runs and counts nothing more; here C code that
 # looks at a number which a node computes is a break, wherever it stands.
@@ -43,7 +43,7 @@ def number_gen_anygen(x):
     return any(v > 0.5 for v in nums(x)), all(v > -0.5 for v in nums(x))
 
 
-@case(**INPUTS)
+@case(**INPUTS, over=SINCE_314)  # any() is inlined: jumps read the truth of numbers
 def number_gen_anygen2(x):
     return any(v * 2 for v in nums(x))
 
@@ -393,7 +393,7 @@ def number_dict(x):
     return len(d), len(s), len(dict.fromkeys([a * 1, abs(a)])), len(collections.Counter(v for v in (a * 1, abs(a))))
 
 
-@case(**INPUTS)
+@case(**INPUTS, over=SINCE_314)  # any() is inlined: jumps read the truth of numbers
 def number_any(x):
     a = x.sum().item()
     return any(a * i for i in range(1)), all(a + i for i in range(3)), any(a > i for i in range(3)), all([a * 0])

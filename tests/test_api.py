@@ -1047,12 +1047,12 @@ def test_threads_share_a_compiled_function():
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (("cpython", (3, 10)), "supports CPython 3.11, 3.12 and 3.13; this is CPython 3.10"),
+        (("cpython", (3, 10)), "supports CPython 3.11 to 3.14; this is CPython 3.10"),
         (("cpython", (3, 15)), "this is CPython 3.15"),
         (("pypy", (3, 11)), "it owns CPython's frames. This is pypy"),
-        (("cpython", (3, 13), False), "does not support free-threaded CPython"),
+        (("cpython", (3, 14), False), "does not support free-threaded CPython"),
         (("cpython", (3, 11)), None),
-        (("cpython", (3, 13), True), None),
+        (("cpython", (3, 14), True), None),
     ],
 )
 def test_interpreters_that_are_not_served(found, says):
@@ -1069,7 +1069,9 @@ def test_torch_versions():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("sys.version_info = (3, 10, 0, 'final', 0)", "ccompile supports CPython 3.11, 3.12 and 3.13"),
+        ("sys.version_info = (3, 10, 0, 'final', 0)", "ccompile supports CPython 3.11 to 3.14"),
+        ("sys.version_info = (3, 15, 0, 'final', 0)", "ccompile supports CPython 3.11 to 3.14"),
+        ("import sysconfig; sysconfig.get_config_var = lambda name: 1", "does not support free-threaded builds"),
         (
             "sys.implementation = types.SimpleNamespace(**{**vars(sys.implementation), 'name': 'pypy'})",
             "ccompile needs CPython",

@@ -27,7 +27,10 @@ def test_no_more_breaks_than_dynamo(name):
     f = FEATURES[name]
     args, kw = arguments(f)
     # A class that is made in each call is another one each time: no guard can hold for it, so making it is a break.
-    no_worse(build(name), *args, bare=name == "class-in-forward", **kw)
+    bare = name == "class-in-forward"
+    # Dynamo of torch 2.14 traces through an op that raises.
+    bare += name == "try-tensor-error" and torch.__version__ >= (2, 14)
+    no_worse(build(name), *args, bare=bare, **kw)
 
 
 def test_inputs_change():

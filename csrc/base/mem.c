@@ -47,8 +47,9 @@ char *cc_mem_text(const char *text) {
 }
 
 void *cc_mem_grow(void *at, size_t n) {
-    void *p = realloc(at, n);
-    while (p == NULL && cc_mem_release_reserve()) p = realloc(at, n);
+    void *p;
+    do p = realloc(at, n); /* `at` stays valid if it fails */
+    while (p == NULL && cc_mem_release_reserve());
     if (p == NULL) cc_mem_exhausted("a growing array");
     return p;
 }

@@ -31,7 +31,7 @@ static PyObject *read_tensor_key(PyObject *dict, PyObject *tensor) {
 static PyObject *read_generator(PyObject *generator, int slot) {
     CcGen g;
     if (!cc_generator_read(generator, &g)) return NULL;
-    return slot < 0 ? (PyObject *)g.func : g.slot[slot];
+    return slot < 0 ? (PyObject *)g.func : cc_generator_get(&g, slot);
 }
 
 /* The object, if its only references are the g->index known places, those of the run, and dead slots of the frames. */
@@ -46,10 +46,10 @@ static PyObject *unshared(const CcGuard *g, const CcGuardState *state, PyObject 
 static PyObject *generator_slot_unshared(const CcGuard *g, PyObject *generator) {
     CcGen gen;
     if (!cc_generator_read(generator, &gen)) return NULL;
-    PyObject *o = gen.slot[g->index];
+    PyObject *o = cc_generator_get(&gen, g->index);
     int live = 0, dead = 0;
     for (int i = 0; i < gen.code->n_locals + gen.depth; i++) {
-        if (gen.slot[i] != o) continue;
+        if (cc_generator_get(&gen, i) != o) continue;
         if (cc_code_live(gen.code, gen.pc, i)) live++;
         else dead++;
     }

@@ -3,7 +3,8 @@
  * The bytes come from PyCode_GetCode, which returns the original opcodes with empty caches, whatever specialisation or
  * sys.monitoring did to the code in memory. EXTENDED_ARG prefixes, and KW_NAMES and PRECALL before a CALL, are merged
  * into their instruction, because a frame can be handed over only in front of them (CPython's evaluator keeps kwnames
- * in a C local). Depths follow CPython's PyCompile_OpcodeStackEffectWithJump, handlers included. */
+ * in a C local). 3.14 enters a context in six instructions, which become one again, and puts NOT_TAKEN, which does
+ * nothing, behind jumps. Depths follow CPython's PyCompile_OpcodeStackEffectWithJump, handlers included. */
 #include "py_int.h"
 
 #include <limits.h>
@@ -31,6 +32,7 @@ static void release(void *data) {
     free(code->pub.live);
     free(code->handlers);
     free(code->handler_of);
+    free(code->offsets);
     free(code);
 }
 
@@ -85,6 +87,11 @@ static void split(CcInsn *in, const CcOpRow *row, int oparg) {
         if (oparg & 1) in->flags |= row->k;
         break;
     case CC_SPLIT_BINOP:
+        if (oparg == CC_NB_SUBSCR) {
+            in->op = CC_INSN_SUBSCR;
+            in->flags = cc_optab_flags(in->op);
+            break;
+        }
         in->arg = oparg % CC_NB_COUNT;
         if (oparg >= CC_NB_COUNT) in->flags |= CC_IF_INPLACE;
         break;
@@ -138,7 +145,7 @@ static int fetch(const Decoder *d, int *unit, int *oparg, int *real) {
     return op;
 }
 
-/* COMPARE_OP of 3.13 may convert its result to an exact bool. That becomes an instruction of its own, because the
+/* From 3.13 on COMPARE_OP may convert its result to an exact bool. That becomes an instruction of its own, because the
  * comparison can be recorded even where taking the truth of its result is a break. */
 static void push_truth(Decoder *d, const CcInsn *compare) {
     CcInsn in = *compare;
@@ -146,6 +153,43 @@ static void push_truth(Decoder *d, const CcInsn *compare) {
     in.flags = cc_optab_flags(in.op) | CC_IF_INNER;
     cc_vec_push(&d->insns, in);
     cc_vec_push(&d->raws, (Raw){.target_unit = -1});
+}
+
+/* If `with` begins at this unit, moves it behind the call of __enter__ and gives that call's own unit and the stack
+ * effect of all instructions. 3.14: COPY, __exit__, SWAP, SWAP, __enter__, CALL; LOAD_SPECIAL's arguments are 1 for
+ * __exit__ and 0 for __enter__. */
+static bool fetch_with(const Decoder *d, int *unit, int *real, int *effect) {
+    const struct {
+        int op, oparg;
+    } parts[] = {{cc_optab.copy, 1}, {cc_optab.load_special, 1}, {cc_optab.swap, 2},
+                 {cc_optab.swap, 3}, {cc_optab.load_special, 0}, {cc_optab.call, 0}};
+    int at = *unit, oparg;
+    if (cc_optab.load_special < 0) return false;
+    *effect = 0;
+    for (int i = 0; i < CC_COUNT(parts); i++) {
+        if (at >= d->code->pub.n_units || fetch(d, &at, &oparg, real) != parts[i].op || oparg != parts[i].oparg)
+            return false;
+        *effect += effect_of(parts[i].op, oparg, 0);
+    }
+    *unit = at;
+    return true;
+}
+
+static void skip_not_taken(const Decoder *d, int *unit) {
+    int behind = *unit, oparg, real;
+    if (*unit < d->code->pub.n_units && fetch(d, &behind, &oparg, &real) == cc_optab.not_taken) *unit = behind;
+}
+
+static bool decode_with(Decoder *d, int *unit) {
+    CcInsn in = {.op = CC_INSN_WITH, .aux = -1, .target = -1, .at = *unit, .depth = -1};
+    Raw raw = {.target_unit = -1};
+    if (!fetch_with(d, unit, &in.real, &raw.effect)) return false;
+    in.flags = cc_optab_flags(in.op) | CC_IF_SELF;
+    in.next = *unit;
+    d->code->pub.by_unit[in.at] = d->insns.n;
+    cc_vec_push(&d->insns, in);
+    cc_vec_push(&d->raws, raw);
+    return true;
 }
 
 static void decode_one(Decoder *d, int *unit) {
@@ -166,6 +210,8 @@ static void decode_one(Decoder *d, int *unit) {
     split(&in, row, oparg);
     if (op == cc_optab.call) in.aux = kwnames;
     raw.target_unit = jump_unit(&in, row, oparg);
+    if (raw.target_unit >= 0) skip_not_taken(d, unit);
+    in.next = *unit;
     d->code->pub.by_unit[in.at] = d->insns.n;
     cc_vec_push(&d->insns, in);
     cc_vec_push(&d->raws, raw);
@@ -184,11 +230,16 @@ static void resolve_targets(Decoder *d) {
     }
 }
 
-/* Static depths by a worklist over fall-through, jumps and handlers. False if two paths disagree. */
-static bool reach(CcCode *code, int pc, int depth, int32_t *todo, int *n_todo) {
+static uint64_t below(int depth) { return depth < 64 ? ((uint64_t)1 << depth) - 1 : ~(uint64_t)0; }
+
+/* Static depths, and places of saved offsets, by a worklist over fall-through, jumps and handlers. False if two paths
+ * disagree. */
+static bool reach(CcCodeFull *full, int pc, int depth, uint64_t offsets, int32_t *todo, int *n_todo) {
+    CcCode *code = &full->pub;
     if (pc < 0 || pc >= code->n || depth < 0) return false;
     if (code->insn[pc].depth >= 0) return code->insn[pc].depth == depth;
     code->insn[pc].depth = depth;
+    full->offsets[pc] = offsets & below(depth);
     todo[(*n_todo)++] = pc;
     return true;
 }
@@ -197,16 +248,19 @@ static bool solve_depths(Decoder *d) {
     CcCode *code = &d->code->pub;
     int32_t *todo = malloc(sizeof(int32_t) * (size_t)(code->n + 1));
     int n = 0;
-    bool good = todo && code->n > 0 && reach(code, 0, 0, todo, &n);
+    bool good = todo && code->n > 0 && reach(d->code, 0, 0, 0, todo, &n);
     while (good && n > 0) {
         int pc = todo[--n];
         const CcInsn *in = &code->insn[pc];
         const Raw *raw = &d->raws.at[pc];
-        const CcHandler *handler = cc_extable_find(code, pc);
-        if (handler) good = reach(code, handler->target, handler->level + handler->lasti + 1, todo, &n);
+        const uint64_t offsets = d->code->offsets[pc];
+        const CcHandler *h = cc_extable_find(code, pc);
+        const uint64_t caught = h && h->lasti && h->level < 64 ? (uint64_t)1 << h->level : 0;
+        if (h)
+            good = reach(d->code, h->target, h->level + h->lasti + 1, (offsets & below(h->level)) | caught, todo, &n);
         if (good && !(in->flags & CC_IF_STOP) && pc + 1 < code->n)
-            good = reach(code, pc + 1, in->depth + raw->effect, todo, &n);
-        if (good && in->target >= 0) good = reach(code, in->target, in->depth + raw->effect_jump, todo, &n);
+            good = reach(d->code, pc + 1, in->depth + raw->effect, offsets, todo, &n);
+        if (good && in->target >= 0) good = reach(d->code, in->target, in->depth + raw->effect_jump, offsets, todo, &n);
     }
     free(todo);
     return good;
@@ -215,11 +269,13 @@ static bool solve_depths(Decoder *d) {
 static int decode_all(Decoder *d) {
     CcCode *code = &d->code->pub;
     memset(code->by_unit, 0xff, sizeof(int32_t) * (size_t)(code->n_units + 1));
-    for (int unit = 0; unit < code->n_units;) decode_one(d, &unit);
+    for (int unit = 0; unit < code->n_units;)
+        if (!decode_with(d, &unit)) decode_one(d, &unit);
     code->insn = d->insns.at;
     code->n = d->insns.n;
     resolve_targets(d);
-    if (cc_extable_read(d->code) < 0) return -1;
+    d->code->offsets = calloc((size_t)code->n + 1, sizeof *d->code->offsets);
+    if (!d->code->offsets || cc_extable_read(d->code) < 0) return -1;
     if (!solve_depths(d)) { /* inconsistent depths: CPython runs this code object from its first instruction */
         for (int i = 0; i < code->n; i++) code->insn[i].op = CC_INSN_HAND;
     }
@@ -258,6 +314,8 @@ const CcCode *cc_code_get(PyCodeObject *co) {
     }
     return &code->pub;
 }
+
+uint64_t cc_code_offsets(const CcCode *code, int pc) { return ((const CcCodeFull *)code)->offsets[pc]; }
 
 PyObject *cc_code_variable(PyCodeObject *co, int slot) {
     const bool known = slot >= 0 && slot < co->co_nlocalsplus;

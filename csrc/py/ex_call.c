@@ -1,5 +1,5 @@
-/* Calls. The stack of a CALL is, in 3.11 and 3.12: NULL or unbound method, callable or self, arguments; in 3.13:
- * callable, self or NULL, arguments, and for CALL_KW the tuple of keyword names on top. */
+/* Calls. The stack of a CALL is, in 3.11 and 3.12: NULL or unbound method, callable or self, arguments; from 3.13
+ * on: callable, self or NULL, arguments, and for CALL_KW the tuple of keyword names on top. */
 #include "py_int.h"
 
 #include <stddef.h>
@@ -12,8 +12,8 @@ typedef struct Call {
 
 static Call find_call(const CcRun *r, const CcInsn *in) {
     int names = (in->flags & CC_IF_KW) != 0;
-    PyObject **args = cc_peek(r, in->arg + names), *low = args[-2], *high = args[-1];
-    Call call = {.args = args, .n = in->arg, .n_operands = in->arg + 2 + names};
+    PyObject *low = cc_top(r, in->arg + names + 2), *high = cc_top(r, in->arg + names + 1);
+    Call call = {.args = cc_peek(r, in->arg + names), .n = in->arg, .n_operands = in->arg + 2 + names};
     call.names = names ? cc_top(r, 1) : in->aux >= 0 ? PyTuple_GET_ITEM(r->consts, in->aux) : NULL;
     bool method = cc_optab.null_last ? high != NULL : low != NULL;
     call.callable = method || cc_optab.null_last ? low : high;
@@ -59,8 +59,8 @@ CcDo cc_ex_CALL(CcRun *r, const CcInsn *in) {
     return CC_DO_NEXT;
 }
 
-/* f(*args, **kwargs): converts args to a tuple first and stores it in its stack slot, so that the instruction can be
- * restarted. */
+/* f(*args, **kwargs); from 3.14 on KW is always set, and the dict may be NULL. Converts args to a tuple first and stores
+ * it in its stack slot, so that the instruction can be restarted. */
 CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in) {
     int kw = (in->flags & CC_IF_KW) != 0;
     PyObject **args = cc_peek(r, 1 + kw);
@@ -73,7 +73,7 @@ CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in) {
     }
     PyObject *kwargs = kw ? cc_top(r, 1) : NULL;
     if (kwargs && !PyDict_CheckExact(kwargs)) return CC_DO_HAND;
-    PyObject *ops[] = {cc_optab.null_last ? args[-2] : args[-1], *args, kwargs};
+    PyObject *ops[] = {cc_top(r, cc_optab.null_last ? kw + 3 : kw + 2), *args, kwargs};
     CcEvent ev = {.kind = CC_EV_CALL_EX, .in = ops, .n = 3};
     CC_STEP(r, &ev, PyObject_Call(ops[0], ops[1], ops[2]));
     cc_drop(r, 3 + kw);

@@ -1,5 +1,5 @@
 /* Instructions on locals, cells and the stack, and those that build or extend containers. CPython's definitions are in
- * Python/ceval.c (3.11) and Python/bytecodes.c (3.12, 3.13). */
+ * Python/ceval.c (3.11) and Python/bytecodes.c (3.12 to 3.14). */
 #include "py_int.h"
 
 /* ------------------------------------------------------------------ no-ops, and opcodes that only CPython performs */
@@ -20,15 +20,26 @@ CcDo cc_ex_RESUME(CcRun *r, const CcInsn *in) { return cc_ex_NOP(r, in); }
 
 /* ------------------------------------------------------------------ locals */
 
-CcDo cc_ex_CONST(CcRun *r, const CcInsn *in) {
-    CcEvent ev = {.kind = CC_EV_CONST, .arg = in->arg, .result = PyTuple_GET_ITEM(r->consts, in->arg)};
+static CcDo push_constant(CcRun *r, PyObject *constant) {
+    CcEvent ev = {.kind = CC_EV_CONST, .result = constant};
     cc_run_report_made(r, &ev);
     cc_push(r, Py_NewRef(ev.result));
     return CC_DO_NEXT;
 }
+CcDo cc_ex_CONST(CcRun *r, const CcInsn *in) { return push_constant(r, PyTuple_GET_ITEM(r->consts, in->arg)); }
+CcDo cc_ex_COMMON(CcRun *r, const CcInsn *in) {
+    PyObject *constant = cc_optab_common(in->arg);
+    return constant != NULL ? push_constant(r, constant) : CC_DO_HAND;
+}
+CcDo cc_ex_SMALL_INT(CcRun *r, const CcInsn *in) {
+    PyObject *number = PyLong_FromLong(in->arg); /* below 256, so CPython has it cached */
+    const CcDo done = push_constant(r, number);
+    Py_DECREF(number);
+    return done;
+}
 
 static CcDo load(CcRun *r, int local) {
-    PyObject *value = r->slot[local];
+    PyObject *value = cc_local(r, local);
     if (!value) {
         /* only parameters and plain locals; cells have an opcode of their own */
         PyObject *names = PyCode_GetVarnames(r->act.co);
@@ -49,13 +60,13 @@ static CcDo load(CcRun *r, int local) {
 
 CcDo cc_ex_LOAD_FAST(CcRun *r, const CcInsn *in) { return load(r, in->arg); }
 CcDo cc_ex_LOAD_FAST_2(CcRun *r, const CcInsn *in) {
-    if (!r->slot[in->arg] || !r->slot[in->aux]) return CC_DO_HAND;
+    if (!cc_local(r, in->arg) || !cc_local(r, in->aux)) return CC_DO_HAND;
     (void)load(r, in->arg);
     return load(r, in->aux);
 }
 CcDo cc_ex_LOAD_FAST_CLEAR(CcRun *r, const CcInsn *in) {
-    cc_push(r, r->slot[in->arg]);
-    r->slot[in->arg] = NULL;
+    cc_push(r, cc_local(r, in->arg));
+    r->slot[in->arg] = CC_SLOT_NULL;
     cc_note_store(r, in->arg);
     return CC_DO_NEXT;
 }
@@ -64,7 +75,7 @@ CcDo cc_ex_STORE_FAST(CcRun *r, const CcInsn *in) {
     return CC_DO_NEXT;
 }
 CcDo cc_ex_STORE_LOAD_FAST(CcRun *r, const CcInsn *in) {
-    PyObject *loaded = in->aux == in->arg ? cc_top(r, 1) : r->slot[in->aux];
+    PyObject *loaded = in->aux == in->arg ? cc_top(r, 1) : cc_local(r, in->aux);
     if (!loaded) return CC_DO_HAND;
     Py_INCREF(loaded);
     cc_set_local(r, in->arg, cc_pop(r));
@@ -77,7 +88,7 @@ CcDo cc_ex_STORE_FAST_2(CcRun *r, const CcInsn *in) {
     return CC_DO_NEXT;
 }
 CcDo cc_ex_DELETE_FAST(CcRun *r, const CcInsn *in) {
-    if (!r->slot[in->arg]) return CC_DO_HAND;
+    if (!cc_local(r, in->arg)) return CC_DO_HAND;
     cc_set_local(r, in->arg, NULL);
     return CC_DO_NEXT;
 }
@@ -85,7 +96,7 @@ CcDo cc_ex_DELETE_FAST(CcRun *r, const CcInsn *in) {
 /* ------------------------------------------------------------------ cells */
 
 CcDo cc_ex_LOAD_DEREF(CcRun *r, const CcInsn *in) {
-    PyObject *cell = r->slot[in->arg];
+    PyObject *cell = cc_local(r, in->arg);
     if (!PyCell_GET(cell)) return CC_DO_HAND;
     CcEvent ev = {.kind = CC_EV_DEREF, .in = &cell, .n = 1};
     CC_STEP(r, &ev, Py_NewRef(PyCell_GET(cell)));
@@ -94,7 +105,7 @@ CcDo cc_ex_LOAD_DEREF(CcRun *r, const CcInsn *in) {
 }
 
 static CcDo store_cell(CcRun *r, int local, PyObject *value) {
-    PyObject *cell = r->slot[local], *ops[] = {cell, value};
+    PyObject *cell = cc_local(r, local), *ops[] = {cell, value};
     CcEvent ev = {.kind = CC_EV_STORE_DEREF, .in = ops, .n = 2};
     CC_STEP_INT(r, &ev, PyCell_Set(cell, value));
     return CC_DO_NEXT;
@@ -106,13 +117,13 @@ CcDo cc_ex_STORE_DEREF(CcRun *r, const CcInsn *in) {
     return done;
 }
 CcDo cc_ex_DELETE_DEREF(CcRun *r, const CcInsn *in) {
-    return PyCell_GET(r->slot[in->arg]) ? store_cell(r, in->arg, NULL) : CC_DO_HAND;
+    return PyCell_GET(cc_local(r, in->arg)) ? store_cell(r, in->arg, NULL) : CC_DO_HAND;
 }
 CcDo cc_ex_MAKE_CELL(CcRun *r, const CcInsn *in) {
-    PyObject *content = r->slot[in->arg], *cell = PyCell_New(content);
+    PyObject *content = cc_local(r, in->arg), *cell = PyCell_New(content);
     if (!cell) return CC_DO_RAISED;
     CcEvent ev = {.kind = CC_EV_CELL, .in = &content, .n = 1, .arg = in->arg, .result = cell};
-    r->slot[in->arg] = cell;
+    r->slot[in->arg] = cc_slot_of_local(cell);
     cc_run_report_made(r, &ev);
     Py_XDECREF(content);
     return CC_DO_NEXT;
@@ -364,7 +375,9 @@ static PyObject **function_field(PyFunctionObject *func, int bit) {
     case 1: return &func->func_defaults;
     case 2: return &func->func_kwdefaults;
     case 4: return &func->func_annotations;
-    default: return &func->func_closure;
+    case 16: return cc_obj_annotate((PyObject *)func);
+    case 8: return &func->func_closure;
+    default: return NULL;
     }
 }
 static void report_function(CcRun *r, PyFunctionObject *func) {
@@ -386,11 +399,11 @@ CcDo cc_ex_MAKE_FUNCTION(CcRun *r, const CcInsn *in) {
     cc_push(r, (PyObject *)func);
     return CC_DO_NEXT;
 }
-/* 3.13 adds one part at a time; each time the function is reported again with the parts that it has. */
+/* From 3.13 on parts are added one at a time; each time the function is reported again with the parts that it has. */
 CcDo cc_ex_FUNCTION_ATTR(CcRun *r, const CcInsn *in) {
-    if (in->arg != 1 && in->arg != 2 && in->arg != 4 && in->arg != 8) return CC_DO_HAND;
+    if (!function_field((PyFunctionObject *)cc_top(r, 1), in->arg)) return CC_DO_HAND;
     PyFunctionObject *func = (PyFunctionObject *)cc_top(r, 1);
-    *function_field(func, in->arg) = Py_NewRef(cc_top(r, 2));
+    Py_XSETREF(*function_field(func, in->arg), Py_NewRef(cc_top(r, 2)));
     report_function(r, func);
     Py_INCREF(func);
     return cc_replace(r, 2, (PyObject *)func);

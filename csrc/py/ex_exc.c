@@ -15,7 +15,7 @@ CcDo cc_ex_POP_EXC(CcRun *r, const CcInsn *in) {
     (void)in;
     _PyErr_StackItem *handled = r->act.ts->exc_info;
     PyObject *previous = cc_pop(r), *old = handled->exc_value;
-    if (previous == Py_None) Py_CLEAR(previous); /* NULL and None both mean "none" in 3.11 to 3.13 */
+    if (previous == Py_None) Py_CLEAR(previous); /* NULL and None both mean "none" */
     handled->exc_value = previous;
     cc_release(r, old);
     return CC_DO_NEXT;
@@ -50,14 +50,6 @@ CcDo cc_ex_STOP_ERROR(CcRun *r, const CcInsn *in) {
     PyException_SetCause(error, Py_NewRef(left));
     PyException_SetContext(error, Py_NewRef(left));
     return cc_replace(r, 1, error);
-}
-
-CcDo cc_ex_ASSERTION(CcRun *r, const CcInsn *in) {
-    (void)in;
-    CcEvent ev = {.kind = CC_EV_ASSERTION, .result = PyExc_AssertionError};
-    cc_run_report_made(r, &ev);
-    cc_push(r, Py_NewRef(PyExc_AssertionError));
-    return CC_DO_NEXT;
 }
 
 /* ------------------------------------------------------------------ raising */
@@ -157,9 +149,9 @@ static CcDo enter_step(CcRun *r, PyObject *enter, PyObject **entered) {
     return CC_DO_NEXT;
 }
 
-/* The manager stays on the stack until every step has succeeded, so that the instruction can be restarted (rewind). */
+/* The manager stays on the stack until every step has succeeded, so that the instruction can be restarted (rewind).
+ * SELF: the result has the form of a callable and its self; a bound method needs no self. */
 CcDo cc_ex_WITH(CcRun *r, const CcInsn *in) {
-    (void)in;
     static PyObject *enter_name, *exit_name;
     PyObject *manager = cc_top(r, 1);
     PyObject *enter = interned(&enter_name, "__enter__"), *leave = interned(&exit_name, "__exit__");
@@ -178,23 +170,24 @@ CcDo cc_ex_WITH(CcRun *r, const CcInsn *in) {
         return done;
     }
     (void)cc_replace(r, 1, bound_leave);
+    if (in->flags & CC_IF_SELF) cc_push(r, NULL);
     cc_push(r, entered);
     return CC_DO_NEXT;
 }
 
-static PyObject *call_exit(PyObject *const *ops) {
-    PyObject *args[] = {NULL, ops[1], ops[2], ops[3]};
-    return PyObject_Vectorcall(ops[0], args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-}
-
+/* The exit and its self, if it has one, are below lasti, the previous exception and the exception. */
 CcDo cc_ex_WITH_EXCEPT(CcRun *r, const CcInsn *in) {
-    (void)in;
     PyObject *value = cc_top(r, 1), *traceback = PyException_GetTraceback(value);
-    PyObject *ops[] = {cc_top(r, 4), (PyObject *)Py_TYPE(value), value, traceback ? traceback : Py_None};
-    CcEvent ev = {.kind = CC_EV_CALL, .in = ops, .n = 4};
+    PyObject *ops[] = {NULL, cc_top(r, 4), (PyObject *)Py_TYPE(value), value, traceback ? traceback : Py_None};
+    int first = 1;
+    if (in->flags & CC_IF_SELF) {
+        first = ops[1] != NULL ? 0 : 1;
+        ops[first] = cc_top(r, 5);
+    }
+    CcEvent ev = {.kind = CC_EV_CALL, .in = ops + first, .n = CC_COUNT(ops) - first};
     CcDo done = cc_run_before(r, &ev);
     if (done == CC_DO_PERFORM) {
-        ev.result = call_exit(ops);
+        ev.result = PyObject_Vectorcall(ops[first], ops + first + 1, (size_t)ev.n - 1, NULL);
         done = cc_run_after(r, &ev, !ev.result);
     }
     Py_XDECREF(traceback);

@@ -144,11 +144,19 @@ static int take_rest(PyObject *iterator, int before, int after, PyObject **out) 
     return after ? PyList_SetSlice(list, n - after, n, NULL) : 0;
 }
 
-static int take_end(PyObject *iterator, int before) {
+/* From 3.14 on the message says how many there are if that is known. */
+static void too_many(PyObject *iterable, int before) {
+    const bool counted = PyTuple_CheckExact(iterable) || PyList_CheckExact(iterable) || PyDict_CheckExact(iterable);
+    const Py_ssize_t got = PY_VERSION_HEX >= 0x030E0000 && counted ? PyObject_Size(iterable) : -1;
+    if (got > before) PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d, got %zd)", before, got);
+    else PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d)", before);
+}
+
+static int take_end(PyObject *iterable, PyObject *iterator, int before) {
     PyObject *extra = PyIter_Next(iterator);
     if (!extra) return PyErr_Occurred() ? -1 : 0;
     Py_DECREF(extra);
-    PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d)", before);
+    too_many(iterable, before);
     return -1;
 }
 
@@ -162,7 +170,8 @@ static int unpack(PyObject *iterable, int before, int after, PyObject **out) {
         return -1;
     }
     int status = take(iterator, before, after, out);
-    if (status == 0) status = after < 0 ? take_end(iterator, before) : take_rest(iterator, before, after, out);
+    if (status == 0)
+        status = after < 0 ? take_end(iterable, iterator, before) : take_rest(iterator, before, after, out);
     Py_DECREF(iterator);
     return status;
 }

@@ -62,6 +62,10 @@ int cc_frame_next_unit(void *frame) { return (int)(((Frame *)frame)->instr_ptr -
 
 int cc_frame_lasti(void *frame) { return cc_frame_next_unit(frame); }
 
+void cc_frame_take(void *frame) { (void)frame; }
+
+void cc_frame_return(void *frame, int depth, uint64_t offsets) { (void)frame, (void)depth, (void)offsets; }
+
 void cc_frame_set_position(void *frame, int unit, int depth) {
     Frame *f = frame;
     PyCodeObject *co = (PyCodeObject *)f->f_executable;
@@ -104,6 +108,11 @@ void *cc_frame_of_generator(PyObject *generator, int *state) {
     Frame *f = (Frame *)g->gi_iframe;
     if (*state >= FRAME_EXECUTING || g->gi_exc_state.exc_value != NULL) return NULL;
     return f->frame_obj == NULL || Py_REFCNT(f->frame_obj) == 1 ? f : NULL;
+}
+
+void cc_frame_generator_names(PyObject *generator, PyObject **name, PyObject **qualname) {
+    *name = ((PyGenObject *)generator)->gi_name;
+    *qualname = ((PyGenObject *)generator)->gi_qualname;
 }
 
 int cc_frame_created_state(void) { return FRAME_CREATED; }

@@ -6,8 +6,9 @@ bool cc_generator_read(PyObject *generator, CcGen *out) {
     if (frame == NULL) return false;
     out->func = cc_frame_func(frame);
     /* a rebuilt generator takes its name from the function */
-    const PyGenObject *named = (PyGenObject *)generator;
-    if (named->gi_name != out->func->func_name || named->gi_qualname != out->func->func_qualname) return false;
+    PyObject *name, *qualname;
+    cc_frame_generator_names(generator, &name, &qualname);
+    if (name != out->func->func_name || qualname != out->func->func_qualname) return false;
     out->code = cc_code_get(cc_frame_code(frame));
     if (out->code == NULL) {
         PyErr_Clear();
@@ -16,9 +17,11 @@ bool cc_generator_read(PyObject *generator, CcGen *out) {
     out->unit = cc_frame_next_unit(frame);
     out->pc = out->unit >= 0 && out->unit < out->code->n_units ? out->code->by_unit[out->unit] : -1;
     out->depth = cc_frame_depth(frame);
-    out->slot = cc_frame_slots(frame);
+    out->frame = frame;
     return out->pc >= 0;
 }
+
+PyObject *cc_generator_get(const CcGen *g, int slot) { return cc_slot_get(cc_frame_slots(g->frame)[slot]); }
 
 PyObject *cc_generator_new(PyFunctionObject *func) {
     CcObserver *obs = cc_hook_current();
@@ -35,8 +38,9 @@ PyObject *cc_generator_new(PyFunctionObject *func) {
 void cc_generator_put(PyObject *generator, int slot, PyObject *value) {
     int state;
     void *frame = cc_frame_of_generator(generator, &state);
-    PyObject **slots = cc_frame_slots(frame), *old = slot < cc_frame_code(frame)->co_nlocalsplus ? slots[slot] : NULL;
-    slots[slot] = value;
+    PyObject **slots = cc_frame_slots(frame), *old = NULL;
+    if (slot < cc_frame_code(frame)->co_nlocalsplus) old = cc_slot_get(slots[slot]);
+    slots[slot] = cc_slot_of_local(value);
     Py_XDECREF(old);
 }
 
@@ -47,9 +51,9 @@ void cc_generator_retire(PyObject *generator) {
     int unit = 0, pc = 0;
     while (pc < g.code->n && g.code->insn[pc].op != CC_INSN_SUSPEND) pc++;
     if (pc < g.code->n) unit = g.code->insn[pc].next;
+    cc_frame_take(g.frame); /* what the stack has borrowed is owned now, so it can be dropped */
     for (int i = g.depth; i > 0; i--) {
-        PyObject **top = (PyObject **)&g.slot[g.code->n_locals + i - 1], *old = *top;
-        *top = NULL;
+        PyObject *old = cc_generator_get(&g, g.code->n_locals + i - 1);
         cc_frame_suspend(generator, g.state, g.unit, i - 1);
         Py_XDECREF(old);
     }

@@ -52,6 +52,15 @@ PyObject *const *cc_obj_dict_at(PyObject *o) {
     return PyType_Check(o) || Py_TYPE(o)->tp_itemsize != 0 ? NULL : cc_frame_instance_dict(o);
 }
 
+#if PY_VERSION_HEX >= 0x030E0000
+PyObject **cc_obj_annotate(PyObject *func) { return &((PyFunctionObject *)func)->func_annotate; }
+#else
+PyObject **cc_obj_annotate(PyObject *func) {
+    (void)func;
+    return NULL;
+}
+#endif
+
 PyObject *const *cc_obj_range_parts(PyObject *range) {
     return (PyObject *const *)((char *)range + PyRange_Type.tp_members[0].offset); /* rangeobject.start, 3.11-3.14 */
 }
@@ -154,8 +163,8 @@ PyObject *cc_obj_copy_number(PyObject *number) {
     int overflow;
     const long v = PyLong_AsLongAndOverflow(number, &overflow);
     if (overflow != 0 || v < -5 || v > 256) return _PyLong_Copy((PyLongObject *)number);
-    /* _PyLong_Copy returns cached small ints; each fits in one digit */
-    PyObject *o = (PyObject *)_PyLong_New(1);
+    /* _PyLong_Copy returns cached small ints; each fits in one digit, as does this int, which is never cached */
+    PyObject *o = PyLong_FromLong(1L << 29);
     if (o == NULL) return NULL;
     DIGIT(o) = (digit)(v < 0 ? -v : v);
     set_small(o, v);

@@ -48,7 +48,7 @@ static void match_rows(PyObject *opmap) {
     }
 }
 
-/* Inline cache entries: a list by number (3.11, 3.12) or a mapping by name (3.13). */
+/* Inline cache entries: a list by number (3.11, 3.12) or a mapping by name (from 3.13 on). */
 static int read_caches(PyObject *module, PyObject *opmap) {
     PyObject *entries = PyObject_GetAttrString(module, "_inline_cache_entries");
     if (!entries) return -1;
@@ -84,7 +84,12 @@ static int position(PyObject *module, const char *list, const char *what) {
     return (int)at;
 }
 
-/* CcBinop relies on the order of BINARY_OP's arguments, so check it. */
+static bool is_binop(PyObject *pair, const char *name) {
+    PyObject *text = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) ? PyTuple_GET_ITEM(pair, 0) : NULL;
+    return text && PyUnicode_Check(text) && PyUnicode_CompareWithASCIIString(text, name) == 0;
+}
+
+/* CcBinop relies on the order of BINARY_OP's arguments, so check it. 3.14 appends subscription. */
 static int check_binops(PyObject *module) {
     static const char *const order[CC_NB_COUNT] = {
         "NB_ADD", "NB_AND",   "NB_FLOOR_DIVIDE", "NB_LSHIFT",   "NB_MATRIX_MULTIPLY", "NB_MULTIPLY", "NB_REMAINDER",
@@ -92,16 +97,29 @@ static int check_binops(PyObject *module) {
     PyObject *ops = PyObject_GetAttrString(module, "_nb_ops");
     if (!ops) return -1;
     bool good = PyList_Check(ops) && PyList_GET_SIZE(ops) >= 2 * CC_NB_COUNT;
-    for (int i = 0; good && i < CC_NB_COUNT; i++) {
-        PyObject *pair = PyList_GET_ITEM(ops, i);
-        PyObject *name = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) ? PyTuple_GET_ITEM(pair, 0) : NULL;
-        good = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, order[i]) == 0;
-    }
+    for (int i = 0; good && i < CC_NB_COUNT; i++) good = is_binop(PyList_GET_ITEM(ops, i), order[i]);
+    if (good && PyList_GET_SIZE(ops) > CC_NB_SUBSCR) good = is_binop(PyList_GET_ITEM(ops, CC_NB_SUBSCR), "NB_SUBSCR");
     Py_DECREF(ops);
     if (!good)
         PyErr_SetString(PyExc_ImportError,
                         "ccompile: this interpreter numbers BINARY_OP's arguments in an unknown way");
     return good ? 0 : -1;
+}
+
+/* What LOAD_COMMON_CONSTANT pushes; LOAD_ASSERTION_ERROR of older versions pushes the first of them. */
+static int read_common(PyObject *module) {
+    PyObject *list = PyObject_GetAttrString(module, "_common_constants");
+    if (!list) {
+        PyErr_Clear();
+        list = Py_BuildValue("(O)", PyExc_AssertionError);
+    }
+    cc_optab.common = list ? PySequence_Tuple(list) : NULL;
+    Py_XDECREF(list);
+    return cc_optab.common ? 0 : -1;
+}
+
+PyObject *cc_optab_common(int i) {
+    return i < PyTuple_GET_SIZE(cc_optab.common) ? PyTuple_GET_ITEM(cc_optab.common, i) : NULL;
 }
 
 int cc_optab_init(void) {
@@ -115,13 +133,17 @@ int cc_optab_init(void) {
         cc_optab.kw_names = number(opmap, "KW_NAMES");
         cc_optab.precall = number(opmap, "PRECALL");
         cc_optab.call = number(opmap, "CALL");
+        cc_optab.not_taken = number(opmap, "NOT_TAKEN");
+        cc_optab.load_special = number(opmap, "LOAD_SPECIAL");
+        cc_optab.copy = number(opmap, "COPY");
+        cc_optab.swap = number(opmap, "SWAP");
         cc_optab.null_last = number(opmap, "CALL_KW") >= 0;
-        /* 3.12 ends a loop with END_FOR, 3.13 with END_FOR and POP_TOP. */
+        /* 3.12 ends a loop with END_FOR, 3.13 with END_FOR and POP_TOP, 3.14 with END_FOR and POP_ITER. */
         cc_optab.for_skip = number(opmap, "END_FOR") < 0 ? 0 : cc_optab.null_last ? 2 : 1;
         cc_optab.to_tuple = position(module, "_intrinsic_1_descs", "INTRINSIC_LIST_TO_TUPLE");
         cc_optab.positive = position(module, "_intrinsic_1_descs", "INTRINSIC_UNARY_POSITIVE");
         cc_optab.stop_error = position(module, "_intrinsic_1_descs", "INTRINSIC_STOPITERATION_ERROR");
-        status = read_caches(module, opmap) < 0 || check_binops(module) < 0 ? -1 : 0;
+        status = read_caches(module, opmap) < 0 || check_binops(module) < 0 || read_common(module) < 0 ? -1 : 0;
     }
     Py_XDECREF(opmap);
     Py_XDECREF(module);

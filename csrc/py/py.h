@@ -242,13 +242,14 @@ bool cc_known_number(const PyTypeObject *type); /* one of numpy's */
 typedef struct CcGen {
     PyFunctionObject *func; /* borrowed */
     const CcCode *code;
-    PyObject *const *slot; /* as an act's */
-    int unit, state;       /* where it continues: a code unit, and CPython's frame state */
+    void *frame;
+    int unit, state; /* where it continues: a code unit, and CPython's frame state */
     int pc, depth;
 } CcGen;
 /* False: not a plain generator, or one that was renamed, is running or finished, is suspended inside an exception
  * handler, or whose frame object is referenced elsewhere. */
 bool cc_generator_read(PyObject *generator, CcGen *out);
+CC_BORROW PyObject *cc_generator_get(const CcGen *g, int slot); /* slots as an act's */
 /* A generator of func that has not started, with None in each parameter's slot. The caller fills it with the next
  * two. */
 CC_MUST CC_NEW PyObject *cc_generator_new(PyFunctionObject *func);
@@ -349,6 +350,8 @@ void cc_obj_dict_set(PyObject *dict, PyObject *key, PyObject *value); /* never f
 /* The instance dict, or NULL if it has none. Materialises inline values, because guards need the dict object. Never
  * sets an error. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);
+/* Where a function keeps the function that makes its annotations; NULL: this interpreter has none (before 3.14). */
+PyObject **cc_obj_annotate(PyObject *func);
 /* a range's start, stop and step, owned by it */
 PyObject *const *cc_obj_range_parts(PyObject *range);
 CC_BORROW PyObject *cc_obj_proxy_target(PyObject *proxy); /* the mapping behind a types.MappingProxyType */

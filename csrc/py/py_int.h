@@ -15,6 +15,7 @@ enum {
     CC_IF_NULL = 32,    /* GLOBAL, ATTR, SUPER_ATTR: push a second value for the CALL that follows */
     CC_IF_INPLACE = 32, /* BINOP */
     CC_IF_SPEC = 32,    /* FORMAT */
+    CC_IF_SELF = 32,    /* WITH, WITH_EXCEPT: __exit__ takes two values, as a CALL's callable does */
     CC_IF_INNER = 32,   /* TO_BOOL: second half of the COMPARE before it; CPython can't start there */
     CC_IF_KW = 64,      /* CALL, CALL_EX */
 };
@@ -30,12 +31,16 @@ typedef struct CcOpRow { /* one opcode of the running interpreter */
 typedef struct CcOpTab {
     CcOpRow row[256];
     int extended_arg, kw_names, precall, call; /* opcode numbers; -1: not in this interpreter */
+    int not_taken, load_special, copy, swap;
     /* instructions behind a loop that an exhausted FOR_ITER skips */
     int for_skip;
     int to_tuple, positive, stop_error; /* CALL_INTRINSIC_1 arguments; -1: absent */
-    bool null_last;                     /* stack layout of a call: callable, then self or NULL (3.13) */
+    PyObject *common;                   /* tuple: LOAD_COMMON_CONSTANT's table */
+    bool null_last;                     /* stack layout of a call: callable, then self or NULL (from 3.13 on) */
 } CcOpTab;
 extern CcOpTab cc_optab;
+
+enum { CC_NB_SUBSCR = 2 * CC_NB_COUNT }; /* BINARY_OP's argument for a subscription, from 3.14 on */
 
 enum {
     CC_SPLIT_ARG,
@@ -61,6 +66,7 @@ enum {
 
 CC_MUST int cc_optab_init(void);
 uint8_t cc_optab_flags(CcOp op);
+CC_BORROW PyObject *cc_optab_common(int i); /* NULL: this interpreter has no such constant */
 
 /* ------------------------------------------------------------------ decoded code: the private part */
 
@@ -76,6 +82,8 @@ typedef struct CcCodeFull {
     CcHandler *handlers;
     int n_handlers;
     int32_t *handler_of; /* instruction -> index into handlers; -1: none */
+    /* instruction -> which stack slots (bit 0: the bottom) hold an offset that a handler's `lasti` has pushed */
+    uint64_t *offsets;
 } CcCodeFull;
 
 CC_MUST int cc_decode_init(void);
@@ -83,6 +91,7 @@ CC_MUST int cc_extable_read(CcCodeFull *code);
 /* The handler for an exception at pc; NULL: it leaves the frame. */
 const CcHandler *cc_extable_find(const CcCode *code, int pc);
 CC_MUST int cc_live_solve(CcCodeFull *code);
+uint64_t cc_code_offsets(const CcCode *code, int pc);
 
 /* ------------------------------------------------------------------ doors (frame_3xx.c) */
 /* `frame` is a struct _PyInterpreterFrame * throughout. */
@@ -91,7 +100,11 @@ PyCodeObject *cc_frame_code(void *frame);
 PyFunctionObject *cc_frame_func(void *frame);
 PyObject *cc_frame_globals(void *frame);
 PyObject *cc_frame_builtins(void *frame);
-PyObject **cc_frame_slots(void *frame);
+PyObject **cc_frame_slots(void *frame); /* see cc_slot_get */
+/* Gives the slots of a frame that CPython has made or suspended the form that our evaluator wants, and back; `offsets`
+ * is cc_code_offsets of the instruction where CPython continues. */
+void cc_frame_take(void *frame);
+void cc_frame_return(void *frame, int depth, uint64_t offsets);
 int cc_frame_depth(void *frame);     /* valid while the frame is not running */
 int cc_frame_next_unit(void *frame); /* code unit that runs next; 0 at the start */
 int cc_frame_lasti(void *frame);     /* code unit that a suspended frame's traceback shows */
@@ -120,6 +133,8 @@ void cc_frame_finish(PyThreadState *ts, void *frame);
 /* The frame of a generator that has not started or is suspended outside exception handlers, and CPython's number for
  * its state; NULL: neither holds, or other code references the frame object. */
 void *cc_frame_of_generator(PyObject *generator, int *state);
+/* Its own names, which may differ from its function's; borrowed. */
+void cc_frame_generator_names(PyObject *generator, PyObject **name, PyObject **qualname);
 int cc_frame_created_state(void); /* the state number of a generator that has not started */
 /* Puts a generator whose slots have been filled into `state`, to continue at `unit`. */
 void cc_frame_suspend(PyObject *generator, int state, int unit, int depth);
@@ -142,11 +157,34 @@ CC_MUST CC_NEW PyObject *cc_frame_function(PyObject *code, PyObject *globals);
 CC_MUST int cc_frame_method(PyObject *o, PyObject *name, PyObject **method); /* _PyObject_GetMethod */
 PyObject **cc_frame_instance_dict(PyObject *o);
 
-/* libpython 3.11 to 3.13 exports these, but from 3.13 on only internal headers declare them. */
+/* libpython 3.11 to 3.14 exports these, but from 3.13 on only internal headers declare them. */
 PyAPI_FUNC(int) _PyDict_MergeEx(PyObject *, PyObject *, int);
 PyAPI_FUNC(PyObject *) _PyObject_FunctionStr(PyObject *);
 PyAPI_FUNC(int) _PySet_Update(PyObject *, PyObject *);
 PyAPI_FUNC(PyObject *) _PyUnicode_JoinArray(PyObject *, PyObject *const *, Py_ssize_t);
+
+/* ------------------------------------------------------------------ slots */
+
+/* Before 3.14 a slot is an object or NULL. From 3.14 on it is a _PyStackRef, whose lowest bit says that it owns no
+ * reference, and means NULL if nothing else is set. CPython sets it for immortal objects, and for values on the stack
+ * that a local owns. Locals, which f_locals reads and writes while a frame runs, keep this form; cc_frame_take makes
+ * borrowed references owned. Values on our stack are plain, so that events can list operands in place: collectors,
+ * their only other readers, don't mind. */
+#if PY_VERSION_HEX >= 0x030E0000
+#    define CC_SLOT_NULL ((PyObject *)1)
+static inline PyObject *cc_slot_get(PyObject *raw) { return (PyObject *)((uintptr_t)raw & ~(uintptr_t)1); }
+static inline PyObject *cc_slot_of_stack(PyObject *o) { return o != NULL ? o : CC_SLOT_NULL; }
+static inline PyObject *cc_slot_of_local(PyObject *o) {
+    return o != NULL ? (PyObject *)((uintptr_t)o | (o->ob_flags & 1u)) : CC_SLOT_NULL; /* bit 0: immortal */
+}
+#else
+#    define CC_SLOT_NULL NULL
+static inline PyObject *cc_slot_get(PyObject *raw) { return raw; }
+static inline PyObject *cc_slot_of_stack(PyObject *o) { return o; }
+static inline PyObject *cc_slot_of_local(PyObject *o) { return o; }
+#endif
+
+enum { CC_LAST_LOCAL_FIRST = PY_VERSION_HEX >= 0x030E0000 }; /* the order in which a frame's end clears its locals */
 
 /* ------------------------------------------------------------------ the evaluator (run.c, ex_*.c) */
 
@@ -165,7 +203,7 @@ typedef enum CcDo {
 typedef struct CcRun {
     CcAct act;        /* must come first: CcAct * converts to CcRun * */
     CcAct **top;      /* the region's innermost act */
-    PyObject **slot;  /* localsplus of the frame */
+    PyObject **slot;  /* localsplus of the frame; see cc_slot_get */
     PyObject **stack; /* its value stack */
     PyObject *names, *consts, *globals, *builtins;
     PyObject *value;       /* CC_DO_LEAVE: new reference */
@@ -210,9 +248,17 @@ void cc_run_report_made(CcRun *r, CcEvent *ev);
 
 /* The value stack: cc_top(r, 1) is the topmost value. */
 static inline PyObject **cc_peek(const CcRun *r, int n) { return r->stack + r->act.depth - n; }
-static inline PyObject *cc_top(const CcRun *r, int n) { return r->stack[r->act.depth - n]; }
-static inline void cc_push(CcRun *r, CC_STEAL(1) PyObject *value) { r->stack[r->act.depth++] = value; }
-static inline CC_NEW PyObject *cc_pop(CcRun *r) { return r->stack[--r->act.depth]; }
+static inline PyObject *cc_top(const CcRun *r, int n) { return cc_slot_get(r->stack[r->act.depth - n]); }
+static inline void cc_push(CcRun *r, CC_STEAL(1) PyObject *value) {
+    r->stack[r->act.depth++] = cc_slot_of_stack(value);
+}
+/* The slot is emptied, because a collector may still walk it: the frame's depth changes with the next instruction. */
+static inline CC_NEW PyObject *cc_pop(CcRun *r) {
+    PyObject **at = &r->stack[--r->act.depth], *value = cc_slot_get(*at);
+    *at = CC_SLOT_NULL;
+    return value;
+}
+static inline PyObject *cc_local(const CcRun *r, int i) { return cc_slot_get(r->slot[i]); }
 /* Drops a reference of the frame. Tells the observer if only one reference remains: should that be the observer's own,
  * the object would be dead in CPython by now. */
 static inline void cc_release(CcRun *r, CC_STEAL(1) PyObject *o) {
@@ -225,7 +271,7 @@ static inline void cc_release(CcRun *r, CC_STEAL(1) PyObject *o) {
 }
 /* Drops the n topmost values, top first as CPython does. */
 static inline void cc_drop(CcRun *r, int n) {
-    while (n-- > 0) cc_release(r, r->stack[--r->act.depth]);
+    while (n-- > 0) cc_release(r, cc_pop(r));
 }
 /* Replaces the n topmost operands by one result. */
 static inline CcDo cc_replace(CcRun *r, int n, CC_STEAL(1) PyObject *result) {
@@ -243,8 +289,8 @@ static inline void cc_note_store(CcRun *r, int i) {
     if (i < 64 * CC_COUNT(r->act.stored)) r->act.stored[i >> 6] |= (uint64_t)1 << (i & 63);
 }
 static inline void cc_set_local(CcRun *r, int i, CC_STEAL(1) PyObject *value) {
-    PyObject *old = r->slot[i];
-    r->slot[i] = value;
+    PyObject *old = cc_local(r, i);
+    r->slot[i] = cc_slot_of_local(value);
     cc_note_store(r, i);
     cc_release(r, old);
 }

@@ -27,7 +27,7 @@ static inline const CcInsn *insn(const CcRun *r) { return &r->act.code->insn[r->
 
 /* ------------------------------------------------------------------ slots */
 
-PyObject *cc_act_get(const CcAct *act, int slot) { return ((const CcRun *)act)->slot[slot]; }
+PyObject *cc_act_get(const CcAct *act, int slot) { return cc_local((const CcRun *)act, slot); }
 
 bool cc_act_stored(const CcAct *act, int slot) {
     return slot >= 64 * CC_COUNT(act->stored) || (act->stored[slot >> 6] >> (slot & 63) & 1);
@@ -56,20 +56,34 @@ int cc_act_dead_refs(const CcAct *act, bool waits, PyObject *o) {
     return n;
 }
 
-void cc_act_put(CcAct *act, int slot, PyObject *value) { cc_set_local((CcRun *)act, slot, value); }
+static void put_on_stack(CcRun *r, PyObject **at, PyObject *value) {
+    PyObject *old = cc_slot_get(*at);
+    *at = cc_slot_of_stack(value);
+    cc_release(r, old);
+}
+
+void cc_act_put(CcAct *act, int slot, PyObject *value) {
+    CcRun *r = (CcRun *)act;
+    if (slot < act->code->n_locals) cc_set_local(r, slot, value);
+    else put_on_stack(r, &r->slot[slot], value);
+}
 
 void cc_act_move(CcAct *act, int pc, int depth) {
     CcRun *r = (CcRun *)act;
     int top = act->co->co_stacksize;
     act->pc = pc;
     act->depth = depth;
-    for (int i = depth; i < top; i++) Py_CLEAR(r->stack[i]);
+    for (int i = depth; i < top; i++) {
+        PyObject *old = cc_slot_get(r->stack[i]);
+        r->stack[i] = CC_SLOT_NULL;
+        Py_XDECREF(old);
+    }
 }
 
 /* cc_act_put and cc_act_move may touch the whole stack, so slots above the top must be NULL whenever they may be
  * called. */
 static void clear_above(CcRun *r) {
-    for (int i = r->act.depth; i < r->act.co->co_stacksize; i++) r->stack[i] = NULL;
+    for (int i = r->act.depth; i < r->act.co->co_stacksize; i++) r->stack[i] = CC_SLOT_NULL;
 }
 
 /* ------------------------------------------------------------------ events */
@@ -299,11 +313,18 @@ static void detach(CcRun *r) {
     cc_frame_leave_level(r->act.ts);
 }
 
+/* The same for a frame that CPython continues. */
+static void give_back(CcRun *r) {
+    cc_frame_return(r->act.frame, r->act.depth, cc_code_offsets(r->act.code, r->act.pc));
+    detach(r);
+}
+
 /* Clears the locals as CPython does at the end of a frame, with the observer listening. */
 static void clear_locals(CcRun *r) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    for (int i = 0; i < r->act.code->n_locals; i++) cc_set_local(r, i, NULL);
+    const int n = r->act.code->n_locals;
+    for (int i = 0; i < n; i++) cc_set_local(r, CC_LAST_LOCAL_FIRST ? n - 1 - i : i, NULL);
     PyErr_Restore(type, value, traceback);
 }
 
@@ -324,7 +345,7 @@ static PyObject *hand_over(CcRun *r) {
     const CcInsn *in = insn(r);
     const bool yields = in->op == CC_INSN_SUSPEND;
     report_leave(r, yields ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, yields && r->act.depth > 0 ? cc_top(r, 1) : NULL);
-    detach(r);
+    give_back(r);
     return cc_frame_resume(r->act.ts, r->act.frame, in->at, r->act.depth);
 }
 
@@ -338,14 +359,12 @@ static PyObject *hand_exception(CcRun *r) {
     if (in->op == CC_INSN_CALL && r->act.depth == in->depth) {
         PyObject **callee = cc_peek(r, in->arg + 2 + ((in->flags & CC_IF_KW) != 0));
         if (!cc_optab.null_last && !*callee) callee++;
-        PyObject *raiser = cc_ex_raiser(), *old = *callee;
-        *callee = raiser;
-        Py_DECREF(old);
+        Py_SETREF(*callee, cc_ex_raiser());
         return hand_over(r);
     }
     report_leave(r, CC_LEAVE_RAISE, NULL);
     cc_frame_set_position(frame, in->real, r->act.depth);
-    detach(r);
+    give_back(r);
     return cc_frame_throw(ts, frame);
 }
 
@@ -374,7 +393,7 @@ static int first_pc(const CcCode *code, int unit, bool throwing) {
 static PyObject *run_unobserved(CcRun *r, bool throwing) {
     if (throwing) return hand_over(r); /* enter_handler() has already moved it to its handler */
     *r->top = r->act.prev;
-    detach(r);
+    give_back(r);
     return _PyEval_EvalFrameDefault(r->act.ts, r->act.frame, 0);
 }
 
@@ -391,6 +410,7 @@ PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *
     PyCodeObject *co = code->co;
     int unit = cc_frame_next_unit(frame), pc = first_pc(code, unit, throwing);
     if (pc < 0 || !cc_frame_enter_level(ts)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    cc_frame_take(frame);
     PyObject **slot = cc_frame_slots(frame);
     CcRun r = {
         .act = {.prev = *top,

@@ -94,7 +94,7 @@ static CcGo classes_before(const CcBuiltin *b) {
 static bool own_memo(CcRec *rec, const CcAct *act) {
     for (Py_ssize_t i = 0; i < act->co->co_nlocalsplus; i++) {
         PyObject *memo = cc_act_get(act, (int)i), *name = PyTuple_GET_ITEM(act->co->co_localsplusnames, i);
-        if (memo == NULL || !cc_text_is(name, "memo")) continue;
+        if (memo == NULL || memo == Py_None || !cc_text_is(name, "memo")) continue;
         const CcProv *p = cc_value_find(rec, memo);
         return p != NULL && p->origin == CC_O_FRESH && p->site_co != NULL &&
                PyUnicode_Compare(p->site_co->co_filename, act->co->co_filename) == 0;

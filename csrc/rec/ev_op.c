@@ -98,7 +98,7 @@ static bool asserts(const CcAct *act, const CcEvent *ev) {
     int jump = act->pc; /* 3.12: the jump itself; 3.13: TO_BOOL precedes it */
     if (insn[jump].op == CC_INSN_TO_BOOL) jump++;
     return jump + 1 < act->code->n && insn[jump].op == CC_INSN_JUMP_IF && insn[jump].arg == 1 &&
-           insn[jump + 1].op == CC_INSN_ASSERTION && cc_tens_plain(ev->in[0]);
+           insn[jump + 1].op == CC_INSN_COMMON && insn[jump + 1].arg == 0 && cc_tens_plain(ev->in[0]);
 }
 
 /* Whether a tensor is an operand itself. In list + list or tuple * 2, containers hold tensors, but no tensor operator

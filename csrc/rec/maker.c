@@ -117,6 +117,7 @@ static PyObject *make_function(const CcMaker *m, const CcRecipe *r) {
     if (kid[CC_FN_NAME] != NULL) replace(&f->func_name, kid[CC_FN_NAME]);
     if (kid[CC_FN_DICT] != NULL) replace(&f->func_dict, kid[CC_FN_DICT]);
     replace(&f->func_annotations, kid[CC_FN_ANNOTATIONS]);
+    if (cc_obj_annotate(o) != NULL) replace(cc_obj_annotate(o), kid[CC_FN_ANNOTATE]);
     replace(&f->func_doc, kid[CC_FN_DOC]);
     replace(&f->func_module, kid[CC_FN_MODULE]);
     goto done;

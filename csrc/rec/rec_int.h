@@ -336,7 +336,7 @@ CcAdopt cc_recipe_adopts(PyObject *o);                  /* fresh.def */
 int cc_recipe_of(CcRec *rec, PyObject *o, CcMap *memo); /* -1: can't be rebuilt; rec->why is set */
 /* The parts of a function besides its code, in the order of a recipe's kids (CC_MAKE_NULL where absent). */
 enum { CC_FN_GLOBALS, CC_FN_DEFAULTS, CC_FN_KWDEFAULTS, CC_FN_CLOSURE, CC_FN_NAME, CC_FN_QUALNAME, CC_FN_DICT };
-enum { CC_FN_ANNOTATIONS = CC_FN_DICT + 1, CC_FN_DOC, CC_FN_MODULE, CC_FN_COUNT };
+enum { CC_FN_ANNOTATIONS = CC_FN_DICT + 1, CC_FN_ANNOTATE, CC_FN_DOC, CC_FN_MODULE, CC_FN_COUNT };
 /* OBJECT kids: `aux` base items (list items, dict key/value pairs, tuple items, exception arguments), then `id` items
  * of the instance dict (key, value) or, if `id` is CC_OWN_DICT, the dict itself, then slots (member descriptor,
  * value). */

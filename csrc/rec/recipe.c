@@ -240,13 +240,24 @@ static int build_object(Builder *b, PyObject *o) {
 
 static int build_function(Builder *b, PyObject *o) {
     const PyFunctionObject *f = (PyFunctionObject *)o;
+    PyObject **annotate = cc_obj_annotate(o);
     /* CPython makes these on first use */
     if (f->func_dict != NULL) cc_value_fresh(b->rec, f->func_dict);
     if (f->func_annotations != NULL && PyDict_CheckExact(f->func_annotations))
         cc_value_fresh(b->rec, f->func_annotations);
     PyObject *const kids[CC_FN_COUNT] = {
-        NULL /* globals: below */, f->func_defaults, f->func_kwdefaults,  f->func_closure, f->func_name,
-        f->func_qualname,          f->func_dict,     f->func_annotations, f->func_doc,     f->func_module};
+        [CC_FN_DEFAULTS] = f->func_defaults,
+        [CC_FN_KWDEFAULTS] = f->func_kwdefaults,
+        [CC_FN_CLOSURE] = f->func_closure,
+        [CC_FN_NAME] = f->func_name,
+        [CC_FN_QUALNAME] = f->func_qualname,
+        [CC_FN_DICT] = f->func_dict,
+        [CC_FN_ANNOTATIONS] = f->func_annotations,
+        [CC_FN_ANNOTATE] = annotate != NULL ? *annotate : NULL,
+        [CC_FN_DOC] = f->func_doc,
+        [CC_FN_MODULE] = f->func_module,
+    };
+    /* the globals are a constant */
     const int me = node(b, CC_MAKE_FUNCTION, o, f->func_code, kids, CC_COUNT(kids), 0, 0);
     if (me >= 0) b->rs->kid.at[b->rs->r.at[me].kid0 + CC_FN_GLOBALS] = leaf(b, CC_MAKE_CONST, 0, f->func_globals);
     return me;
@@ -259,13 +270,15 @@ static int build_generator(Builder *b, PyObject *o) {
     CcGen g;
     /* calls of LISTED functions are handled without a rebuilt generator */
     if (!cc_generator_read(o, &g) || cc_library_listed(g.func)) return fail(b, o);
-    for (int i = 0; i < g.code->n_locals + g.depth; i++)
-        if (g.slot[i] != NULL && cc_finalizers_has(g.slot[i]) && !PyGen_CheckExact(g.slot[i])) return fail(b, o);
+    for (int i = 0; i < g.code->n_locals + g.depth; i++) {
+        PyObject *held = cc_generator_get(&g, i);
+        if (held != NULL && cc_finalizers_has(held) && !PyGen_CheckExact(held)) return fail(b, o);
+    }
     Objects kids = {0};
     cc_vec_push(&kids, (PyObject *)g.func);
     for (int i = 0; i < g.code->n_locals + g.depth; i++) {
         const bool kept = i >= g.code->n_locals || cc_code_live(g.code, g.pc, i);
-        cc_vec_push(&kids, kept ? g.slot[i] : NULL);
+        cc_vec_push(&kids, kept ? cc_generator_get(&g, i) : NULL);
     }
     const int me = node(b, CC_MAKE_GENERATOR, o, NULL, kids.at, kids.n, g.unit, g.state);
     cc_vec_free(&kids);

@@ -257,7 +257,7 @@ static int holding(const CcGen *g, int slot, int *first, int *read) {
     *first = slot;
     *read = 0;
     for (int i = g->code->n_locals + g->depth - 1; i >= 0; i--) {
-        if (g->slot[i] != g->slot[slot]) continue;
+        if (cc_generator_get(g, i) != cc_generator_get(g, slot)) continue;
         n++;
         if (!kept_slot(g, i)) continue;
         *first = i;
@@ -269,7 +269,7 @@ static int holding(const CcGen *g, int slot, int *first, int *read) {
 /* Reads a slot of an adopted generator. */
 static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int parent, int slot) {
     CcGuards *gs = &rec->trace->guards;
-    PyObject *v = g->slot[slot];
+    PyObject *v = cc_generator_get(g, slot);
     int first = slot, read = 0;
     const int n = v != NULL && !cc_value_const(v) ? holding(g, slot, &first, &read) : 0;
     if (first < slot) {

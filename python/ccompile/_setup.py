@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-SUPPORTED = ((3, 11), (3, 12), (3, 13))
+SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 TORCH = (2, 10)
 
 
@@ -54,9 +54,9 @@ def ask_mkl(torch) -> None:
 def refusal(implementation: str, version: tuple, gil: bool = True) -> str | None:
     """Why this interpreter is not supported; None: it is."""
     if implementation != "cpython":
-        return f"ccompile needs CPython 3.11, 3.12 or 3.13: it owns CPython's frames. This is {implementation}."
+        return f"ccompile needs CPython 3.11 to 3.14: it owns CPython's frames. This is {implementation}."
     if tuple(version) not in SUPPORTED:
-        return f"ccompile supports CPython 3.11, 3.12 and 3.13; this is CPython {version[0]}.{version[1]}."
+        return f"ccompile supports CPython 3.11 to 3.14; this is CPython {version[0]}.{version[1]}."
     if not gil:
         return "ccompile does not support free-threaded CPython yet; run it with the GIL."
     if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -124,4 +124,12 @@ def find_onednn() -> str | None:
     for file in files:
         if file.name == "libdnnl.so.3":
             return str(file.locate())
-    return "libdnnl.so.3"
+    return find_packaged("libdnnl.so.3")
+
+
+def find_packaged(name: str) -> str:
+    """A library's path if its package names the file after the minor version, as Debian's oneDNN; else the name."""
+    folder = os.path.join("/usr/lib", getattr(sys.implementation, "_multiarch", ""))
+    found = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    versions = [file for file in found if file.startswith(name + ".")]
+    return os.path.join(folder, versions[-1]) if versions and name not in found else name
