@@ -1,4 +1,4 @@
-# make demo | test | test-gpu | test-libraries | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
+# make demo | test | matrix | test-gpu | test-libraries | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 # The processes that share the files of tests (pytest-xdist), and about 1 GiB each. 1: all in one process, in the order of names.
 TEST_JOBS ?= $(shell test "$$(nproc 2>/dev/null || echo 1)" -ge 2 && echo 2 || echo 1)
 # The other CPythons that test-frames tests, each in its own environment. FRAME_VERSIONS="" skips them.
-FRAME_VERSIONS ?= 3.12 3.13
+FRAME_VERSIONS ?= 3.12 3.13 3.14
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export CCOMPILE_TEST_EXT ?= 1
 
@@ -27,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test test-gpu test-libraries bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
+.PHONY: demo test matrix test-gpu test-libraries bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -60,6 +60,11 @@ test-no-memory: $(BUILT)
 	$(PY) tests/no_memory.py $(NO_MEMORY_ARGS)
 
 build: $(BUILT)
+
+# A table of the core test files on each supported CPython that is found; tests/matrix.py describes it. All files, in parts:
+# make matrix MATRIX_ARGS="--versions 3.14 --files all --shard 1/8"
+matrix: $(BUILT)
+	$(PY) tests/matrix.py $(MATRIX_ARGS)
 
 # For a machine with an NVIDIA GPU and a CUDA build of torch in $(VENV): runs the suites that compare with eager, with all
 # tensors on the GPU. Graph breaks are the same as on the CPU; the steps that torch performs differ, so tests of those are
@@ -197,4 +202,4 @@ clean:
 	find python tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-3.* .venv-libraries
+	rm -rf .venv .venv-3.* .venv-matrix-* .venv-libraries

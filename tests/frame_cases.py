@@ -6,6 +6,7 @@ rebuilt at the wrong place. CASES: (function, maker of its arguments).
 
 import contextlib
 import functools
+import gc
 import sys
 import traceback
 
@@ -803,6 +804,28 @@ def c_finalizers(a):
     return x, ident(Noted("arg"), 1)[1]
 
 
+class Collects:
+    def __del__(self):
+        LOG.append(("collected", gc.collect(1) >= 0, where("__del__")))
+
+
+def c_collects(a):
+    def each(v):
+        for w in (v, Collects()):
+            held = yield [w, Collects()]
+            del held
+            Collects(), w
+    x, y = Collects(), [Collects() for _ in range(2)]
+    x = ident(Collects(), [Collects(), x])
+    for y in each(y):
+        y[0] = len([Collects(), y]) - len((Collects(),))
+    try:
+        boom([Collects(), Collects()].pop() and a)
+    except KeyError:
+        x = y = None
+    return x, y, len(ident({1: Collects()}, Collects())[0])
+
+
 def c_unbound(a):
     if a:
         z = 1
@@ -1365,6 +1388,7 @@ CALLEES = [leaf, looping, dividing]
 CASES = [
     (c_with_unpack, lambda: (1,)),
     (c_with_unpack2, lambda: (1,)),
+    (c_collects, lambda: (1,)),
     (c_calls, lambda: (3, 4)),
     (c_verdicts, lambda: (2, 5)),
     (c_verdicts, lambda: (3, 1)),

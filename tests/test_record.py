@@ -4,7 +4,7 @@ import ccompile
 import pytest
 import record_tensors  # noqa: F401  fills the second half of the table
 import torch
-from conftest import EAGER, alike, hits, no_worse, outcome, replaying, same
+from conftest import EAGER, alike, hits, learned, no_worse, outcome, replaying, same
 from record_cases import FEATURES, t
 from torch import nn
 
@@ -27,10 +27,7 @@ def test_no_more_breaks_than_dynamo(name):
     f = FEATURES[name]
     args, kw = arguments(f)
     # A class that is made in each call is another one each time: no guard can hold for it, so making it is a break.
-    bare = name == "class-in-forward"
-    # Dynamo of torch 2.14 traces through an op that raises.
-    bare += name == "try-tensor-error" and torch.__version__ >= (2, 14)
-    no_worse(build(name), *args, bare=bare, **kw)
+    no_worse(build(name), *args, bare=(name == "class-in-forward") + learned(name), **kw)
 
 
 def test_inputs_change():

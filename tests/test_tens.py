@@ -414,6 +414,12 @@ def deterministic(on, warn_only):
         lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1]), (on, warn_only))
 
 
+def fx_flag():
+    """Object and name of torch.fx's tracing flag."""
+    module = torch.fx._symbolic_trace
+    return (module._is_fx_tracing_tls, "flag") if hasattr(module, "_is_fx_tracing_tls") else (module, "_is_fx_tracing_flag")
+
+
 # name -> (context manager, rows that must change, whether the state is refused)
 MODES = {
     "no_grad": (torch.no_grad, {"GRAD"}, False),
@@ -437,7 +443,7 @@ MODES = {
     "below autograd": (C._AutoDispatchBelowAutograd, {"KEYS_EXCLUDED"}, True),
     "forward ad": (torch.autograd.forward_ad.dual_level, {"FORWARD_AD"}, True),
     "anomaly": (lambda: torch.autograd.set_detect_anomaly(True), {"ANOMALY"}, True),
-    "symbolic trace": (lambda: attribute(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True), {"FX"}, True),
+    "symbolic trace": (lambda: attribute(*fx_flag(), True), {"FX"}, True),
     "compiling": (lambda: attribute(torch.compiler, "_is_compiling_flag", True), {"COMPILING"}, True),
     "exporting": (lambda: attribute(torch.compiler, "_is_exporting_flag", True), {"EXPORTING"}, True),
     "deterministic": (lambda: deterministic(True, False), {"DETERMINISTIC"}, False),

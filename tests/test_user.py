@@ -9,7 +9,7 @@ import ccompile
 import numpy
 import pytest
 import torch
-from conftest import EAGER, alike, no_worse, replaying, same
+from conftest import EAGER, alike, learned, no_worse, replaying, same
 from record_cases import t
 from record_user import CASES, Trainer
 from torch import nn
@@ -39,7 +39,7 @@ def test_gradients(name):
 def test_no_more_breaks_than_dynamo(name):
     made = CASES[name].inputs(0)
     args, kw = made if len(made) == 2 and isinstance(made[1], dict) else (made, {})
-    no_worse(build(name), *args, **kw)
+    no_worse(build(name), *args, bare=learned(name), **kw)
 
 
 def test_state_from_call_to_call():

@@ -2,8 +2,8 @@
  * headers, and a build compiles exactly one of them to code.
  *
  * 3.14: as 3.13, but slots are _PyStackRef (py_int.h), and so are the frame's code and function; `stackpointer`
- * replaces `stacktop`, and has to be right whenever the frame is linked, because the garbage collector walks all linked
- * frames; C calls are not counted, CPython compares addresses of the C stack instead. Throwing into a frame looks up
+ * replaces `stacktop`, and has to be right whenever the frame is linked, because the collector of 3.14's first releases
+ * walks all linked frames; C calls are not counted, CPython compares addresses of the C stack instead. Throwing into a frame looks up
  * the handler one unit before instr_ptr, so cc_frame_throw is exact only where both units have the same handler. */
 #include <patchlevel.h>
 #if PY_VERSION_HEX >= 0x030E0000 && PY_VERSION_HEX < 0x030F0000

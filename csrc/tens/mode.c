@@ -7,7 +7,7 @@
 #include "tens_int.h"
 
 /* see mode.def; PYTHON and ABSENT are fallbacks */
-typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXP, VAR, KEYS, KEY, ATTR, STACK, PYTHON, ABSENT } How;
+typedef enum How { BOOL, SMALL, DEPTH, DEVB, DEVS, CTXB, CTXP, VAR, KEYS, KEY, ATTR, LOCAL, STACK, PYTHON, ABSENT } How;
 
 enum {
 #define CC_MODE(id, ...) M_##id,
@@ -49,7 +49,7 @@ typedef struct Reader {
     int8_t device;
     void *at;     /* the function or variable */
     uint64_t key; /* KEY */
-    /* PYTHON: callable, and argument or NULL; ATTR: module dict and attribute name */
+    /* PYTHON: callable, and argument or NULL; ATTR: module dict and attribute name; LOCAL: threading.local, "flag" */
     PyObject *call, *arg;
 } Reader;
 
@@ -91,6 +91,21 @@ static intptr_t read_attr(const Reader *r, int bias) {
     return value ? word_of(value) + bias : 0;
 }
 
+/* A thread that has not set the flag sets it now, because reading an attribute that is absent costs an exception. */
+static intptr_t read_local(const Reader *r) {
+    PyObject *type, *error, *tb;
+    PyErr_Fetch(&type, &error, &tb);
+    PyObject *value = PyObject_GetAttr(r->call, r->arg);
+    if (value == NULL) {
+        PyErr_Clear();
+        if (PyObject_SetAttr(r->call, r->arg, Py_False) < 0) PyErr_Clear();
+    }
+    const intptr_t word = value != NULL ? word_of(value) : 0;
+    Py_XDECREF(value);
+    PyErr_Restore(type, error, tb);
+    return word;
+}
+
 static inline intptr_t read_row(int i, const uint64_t *keys) {
     const Reader *r = &M.row[i];
     switch (r->how) {
@@ -105,6 +120,7 @@ static inline intptr_t read_row(int i, const uint64_t *keys) {
     case KEYS: return (intptr_t)keys[ROW[i].arg];
     case KEY: return (keys[0] & r->key) != 0;
     case ATTR: return read_attr(r, ROW[i].arg);
+    case LOCAL: return read_local(r);
     case STACK: return cc_devmode_word(ROW[i].arg != 0);
     case PYTHON: return read_python(r);
     case ABSENT: return 0;
@@ -260,13 +276,18 @@ static void use_python(int i, Reader *r) {
     if (r->call && PyCallable_Check(r->call) && (r->arg || !row->path_arg)) r->how = PYTHON;
 }
 
+/* The path's last part is an attribute of a module, which torch may have replaced by the `flag` of a threading.local:
+ * the row's path_arg. */
 static void use_attr(int i, Reader *r) {
+    r->call = ROW[i].path_arg ? cc_tsym_path(ROW[i].path_arg) : NULL;
+    r->arg = r->call ? PyUnicode_InternFromString("flag") : NULL;
+    r->how = r->arg ? LOCAL : ABSENT;
+    if (r->call) return;
     char module[96];
     snprintf(module, sizeof module, "%s", ROW[i].path);
     char *dot = strrchr(module, '.');
     *dot = 0;
     PyObject *m = cc_tsym_path(module);
-    r->how = ABSENT;
     if (m && PyModule_Check(m)) {
         r->call = Py_NewRef(PyModule_GetDict(m));
         r->arg = PyUnicode_InternFromString(dot + 1);
