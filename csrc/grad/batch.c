@@ -126,8 +126,9 @@ bool cc_batch_apply(Adjoint *a, const CcNode *n) {
         CcOperand weight = in.weight;
         if (weight.kind == CC_IN_VALUE) weight.value = cc_adjoint_reshaped(a, weight.value, &one);
         const CcOperand count = float_of((double)(cc_type_numel(&x) / x.size[1]));
-        cc_adjoint_add(a, in.x.value,
-                       emit(a, CC_OP_batch_dx, &x, value_of(g), in.x, mean, var, s, p, weight, in.eps, count));
+        /* in the dtype of the statistics, which half precision would round: then the sum of dx is not 0 */
+        const int dx = emit(a, CC_OP_batch_dx, &wide, value_of(g), in.x, mean, var, s, p, weight, in.eps, count);
+        cc_adjoint_add(a, in.x.value, cc_adjoint_cast(a, dx, x.dtype));
     }
     if (wants(a, in.weight)) {
         const int dw = emit(a, CC_OP_batch_dw, &one, p, var, in.eps);
