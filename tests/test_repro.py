@@ -166,6 +166,42 @@ def test_texts_compute_what_was_recorded(shim):
     assert done.returncode == 0, done.stderr
 
 
+# What the self-check compares: nothing that is computed of memory which torch.empty left unset.
+UNSET = r"""
+import torch, ccompile
+def part(x, w):
+    o = torch.empty(70, 64)
+    o[:64] = x @ w
+    return o
+
+CASES = {
+    "product": (lambda x, w: x @ w, True),
+    "copied": (lambda x, w: torch.empty(64, 64).copy_(x @ w) + 1, True),
+    "filled": (lambda x, w: torch.empty(64, 64).zero_() + x @ w, True),
+    "unset": (lambda x, w: (torch.empty_like(x), x + 1), False),
+    "read": (lambda x, w: (torch.empty(64, 64) + x, x + 1), False),
+    "new": (lambda x, w: (x.new(64, 64), x + 1), False),
+    "strided": (lambda x, w: (torch.empty_strided((64, 64), (64, 1)).T, x + 1), False),
+    "resized": (lambda x, w: (torch.empty(2).resize_(64, 64), x + 1), False),
+    "part": (part, False),
+}
+x, w = torch.randn(64, 64), torch.randn(64, 64)
+for name, (fn, found) in CASES.items():
+    compiled, before = ccompile.compile(fn, options={"verify": True}), ccompile.counters()["verify"]
+    old = [torch.full((n, 64), float(i)) for n in (64, 70) for i in range(40)]
+    del old  # what is allocated next holds different numbers
+    with torch.no_grad():
+        compiled(x, w)
+    assert (ccompile.counters()["verify"] > before) == found, name
+"""
+
+
+def test_unset_memory_is_not_compared(shim):
+    env = os.environ | {"CCOMPILE_ONEDNN": shim, "SPOIL": "any"}
+    done = subprocess.run([sys.executable, "-c", UNSET], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_has_no_text_is_said(caplog, tmp_path):
     def own(x):
         return x

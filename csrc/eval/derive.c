@@ -282,13 +282,13 @@ CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     return ok ? d.graph : NULL;
 }
 
-static bool same_value(const CcType *a, const CcType *b) {
+static bool same_value(const CcType *a, const CcType *b, bool grad) {
     if (a->ndim < 0 || b->ndim < 0) return a->ndim < 0 && b->ndim < 0;
-    return same_type(a, b) && a->requires_grad == b->requires_grad;
+    return same_type(a, b) && (!grad || a->requires_grad == b->requires_grad);
 }
 
 /* Values of symbols that are not visible in nodes' operands are compared through the types that depend on them. */
-bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node) {
+bool cc_derive_same(const CcGraph *a, const CcGraph *b, bool grad, int *node) {
     for (int i = 0; i < a->node.n; i++) {
         const CcNode *n = &a->node.at[i], *m = &b->node.at[i];
         bool same = n->op == m->op && n->n_in == m->n_in;
@@ -297,7 +297,7 @@ bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node) {
             same = o->kind == p->kind && o->value == p->value && o->i == p->i && memcmp(&o->f, &p->f, sizeof o->f) == 0;
         }
         for (int v = n->out0; same && v < n->out0 + n->n_out; v++)
-            same = same_value(&a->val.at[v].type, &b->val.at[v].type);
+            same = same_value(&a->val.at[v].type, &b->val.at[v].type, grad);
         *node = i;
         if (!same) return false;
     }

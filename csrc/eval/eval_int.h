@@ -146,7 +146,8 @@ bool cc_shape_take(const CcTrace *t, const CcCallState *x, CcGraph *g, int node)
 
 /* derive.c: the graph of a new key by rules. NULL: unknown. Evaluates symbols; sets no error. */
 CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x);
-bool cc_derive_same(const CcGraph *a, const CcGraph *b, int *node); /* node: where they differ */
+/* grad: values must agree in requires_grad, too; node: where they differ */
+bool cc_derive_same(const CcGraph *a, const CcGraph *b, bool grad, int *node);
 /* Takes ownership of the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 

@@ -524,13 +524,15 @@ void cc_shape_charge(CcSegment *s, uint64_t ns) {
 static void judge(CcSegment *s, const CcGraph *derived, const CcGraph *graph) {
     int node;
     if (derived == NULL) return;
-    if (cc_derive_same(derived, graph, &node)) {
+    /* without grad mode, requires_grad tells a view from a copy; the recorder lets nobody read it (ev_attr.c) */
+    if (cc_derive_same(derived, graph, cc_mode_grad(&s->trace->mode), &node)) {
         if (s->rules == CC_RULES_NEW) s->rules = CC_RULES_HOLD;
         return;
     }
     s->rules = CC_RULES_WRONG;
     CcSbuf was = {0}, is = {0};
     const CcNode *n = &graph->node.at[node];
+    if (s->trace->node.at[n->host].follows) return; /* a guess, not a rule */
     if (n->n_out > 0) cc_tens_describe(&derived->val.at[n->out0].type, &was);
     if (n->n_out > 0) cc_tens_describe(&graph->val.at[n->out0].type, &is);
     cc_log_add(CC_LOG_VERIFY, "segment %d: rules gave %s for %s, torch %s", s->id, cc_sbuf_text(&was),

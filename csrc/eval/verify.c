@@ -20,20 +20,49 @@ static double largest(PyObject *tensor) {
 
 static bool is_half(CcDtype dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
 
-/* For each value: whether it is computed from half-precision results, which limit its accuracy whatever its dtype. */
-static bool *find_coarse(const CcGraph *g) {
-    bool *coarse = cc_mem_get(((size_t)g->val.n + 1) * sizeof *coarse);
+static bool half_result(const CcTrace *t, const CcGraph *g, const CcNode *n) {
+    (void)t;
+    bool is = false;
+    for (int k = 0; k < n->n_out; k++) is = is || is_half((CcDtype)g->val.at[n->out0 + k].type.dtype);
+    return is;
+}
+
+/* Whether the node makes memory, or may grow it, without writing it. */
+static bool makes_unset(const CcTrace *t, const CcGraph *g, const CcNode *n) {
+    static const char *const HOST[] = {"Tensor.new",        "Tensor.new_empty_strided", "Tensor.resize_",
+                                       "Tensor.resize_as_", "torch.empty_permuted",     "torch.empty_strided"};
+    (void)g;
+    for (int i = 0; n->op == CC_OP_host && i < CC_COUNT(HOST); i++)
+        if (strcmp(t->node.at[n->host].name, HOST[i]) == 0) return true;
+    return n->op == CC_OP_empty;
+}
+
+/* The value that the node overwrites wholly, without reading it (copy_, fill_, zero_); -1: none. */
+static int overwritten(const CcGraph *g, const CcNode *n) {
+    CcIn_put in;
+    return n->op == CC_OP_put && cc_in_put(g, n, &in) && in.key.n == 0 && in.x.kind == CC_IN_VALUE ? in.x.value : -1;
+}
+
+/* For each value: whether it is computed from results of nodes for which `starts` is true. */
+static bool *find_reached(const CcTrace *t, const CcGraph *g,
+                          bool (*starts)(const CcTrace *, const CcGraph *, const CcNode *)) {
+    bool *reached = cc_mem_get(((size_t)g->val.n + 1) * sizeof *reached);
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
-        bool is = false;
+        const int whole = overwritten(g, n);
+        if (whole >= 0) reached[whole] = false;
+        bool is = starts(t, g, n);
         for (int k = 0; k < n->n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, n, k);
-            is = is || (o->kind == CC_IN_VALUE && coarse[o->value]);
+            is = is || (o->kind == CC_IN_VALUE && reached[o->value]);
         }
-        for (int k = 0; k < n->n_out; k++)
-            coarse[n->out0 + k] = is || is_half((CcDtype)g->val.at[n->out0 + k].type.dtype);
+        for (int k = 0; k < n->n_in && is && n->flags & CC_N_WRITES; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind == CC_IN_VALUE) reached[o->value] = true;
+        }
+        for (int k = 0; k < n->n_out; k++) reached[n->out0 + k] = is;
     }
-    return coarse;
+    return reached;
 }
 
 bool cc_verify_close(PyObject *got, PyObject *want, CcDtype dtype, bool half) {
@@ -111,11 +140,13 @@ bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, 
         if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);
         PyErr_Clear();
         cc_segment_restore(&host);
-        bool *coarse = find_coarse(shape->graph);
+        bool *coarse = find_reached(t, shape->graph, half_result), *unset = find_reached(t, shape->graph, makes_unset);
         for (int v = 0; ok && v < t->graph->val.n; v++)
-            if (kept[v] != NULL && t->graph->val.at[v].is_output && t->graph->val.at[v].def >= 0 && x.value[v] != NULL)
+            if (kept[v] != NULL && t->graph->val.at[v].is_output && t->graph->val.at[v].def >= 0 &&
+                x.value[v] != NULL && !unset[v])
                 ok = same_output(s, shape, x.value[v], v, kept[v], coarse[v]);
         free(coarse);
+        free(unset);
     }
     cc_segment_close(&x);
     return ok;
