@@ -340,3 +340,30 @@ def test_rows_with_any_operands(module):
                 eagers, ours = ([OPERANDS[name]() for name in given.split()] for _ in range(2))
                 want, got = outcome_of(f, *eagers), outcome_of(compiled, torch.ones(1), *ours)
                 assert got == want and shown(ours) == shown(eagers), f"{path}({given})"
+
+
+@pytest.mark.parametrize("name", [{}, {"__name__": 5}, {"__name__": "\ud800"}, {"__name__": "torch"}], ids=["none", "number", "no UTF-8", "torch"])
+def test_exceptions_of_functions_whose_globals_have_no_name(name):
+    """Code that a program has made with exec, such as torch.fx's, may have any globals."""
+    space = {"torch": torch, **name}
+    exec(
+        """
+def raises(x):
+    raise ValueError(x.shape)
+
+def unbound(x):
+    y = y + x
+
+def refused(x):
+    return torch.cat([r * 2 for r in x[:0]])
+
+def caught(x):
+    try:
+        return x.missing
+    except AttributeError as e:
+        return x * 2, str(e)
+""",
+        space,
+    )
+    for name in ("raises", "unbound", "refused", "caught"):
+        same(space[name], torch.ones(2, 3), raises=True, hit=False)

@@ -528,3 +528,16 @@ def test_layouts_that_differ_from_a_guess():
     for x in [torch.rand(n, m) for n, m in ((3, 7), (4, 3), (5, 6), (3, 8))] + [torch.rand(n, 4).T for n in (9, 5, 7)]:
         got, want = compiled(x), x[:2].argsort(-1) * 2
         assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+def test_clones_of_saved_tensors_at_later_sizes():
+    """A hook's clone, which autograd holds, requires no grad, but does where torch runs the recorded ops again: nothing reads that."""
+    compiled = ccompile.compile(lambda x: F.softplus(x).view(x.shape), dynamic=True, options={"verify": True})
+    for n in (2, 4, 5, 6):
+        grads = []
+        for fn in (F.softplus, compiled):
+            x = torch.ones(n, 3, requires_grad=True)
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+                fn(x).sum().backward()
+            grads.append(x.grad)
+        alike(*grads)

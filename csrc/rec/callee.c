@@ -253,8 +253,7 @@ PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, in
 /* Code of torch itself gets eager's answer, since it would take paths meant for Dynamo, except functions that only pass
  * the question on (torch._dynamo.is_compiling). */
 static bool is_torchs(const PyCodeObject *co, PyObject *globals) {
-    PyObject *name = PyDict_GetItemString(globals, "__name__");
-    const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    const char *text = cc_rec_module(globals);
     return text != NULL && strncmp(text, "torch", 5) == 0 && (text[5] == '\0' || text[5] == '.') &&
            !cc_text_is(co->co_name, "is_compiling");
 }

@@ -28,9 +28,7 @@ static bool makes_tensors(const CcAct *act) {
 }
 
 static bool of_torch(const CcAct *act) {
-    PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
-    const char *name = module != NULL && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
-    if (name == NULL) PyErr_Clear();
+    const char *name = cc_rec_module(act->func->func_globals);
     return name != NULL && (strcmp(name, "torch") == 0 || strncmp(name, "torch.", 6) == 0);
 }
 

@@ -139,11 +139,18 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     Py_DECREF(want);
 }
 
+const char *cc_rec_module(PyObject *globals) {
+    PyObject *name = PyDict_GetItemString(globals, "__name__"), *type, *value, *traceback;
+    if (name == NULL || !PyUnicode_Check(name)) return NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    const char *text = PyUnicode_AsUTF8(name);
+    PyErr_Restore(type, value, traceback);
+    return text;
+}
+
 const char *cc_rec_library(const CcAct *act) {
     static const char *const names[] = {"torch", "ccompile"};
-    PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
-    const char *text = module != NULL && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : NULL;
-    if (text == NULL) PyErr_Clear();
+    const char *text = cc_rec_module(act->func->func_globals);
     for (int i = 0; text != NULL && i < CC_COUNT(names); i++) {
         const size_t n = strlen(names[i]);
         if (strncmp(text, names[i], n) == 0 && (text[n] == '\0' || text[n] == '.')) return names[i];

@@ -534,6 +534,8 @@ void cc_rec_gives(CcRec *rec, CcAct *act, int guard); /* this guard reads what w
 CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
 /* the event calls the act directly, without C code in between */
 bool cc_rec_calls(const CcEvent *ev, const CcAct *act);
+/* `__name__` among the globals; NULL: none, or no text. Leaves the error indicator as it is. */
+const char *cc_rec_module(PyObject *globals);
 /* "torch" or "ccompile", if the frame's code is theirs; else NULL. */
 const char *cc_rec_library(const CcAct *act);
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function belongs to that module */
