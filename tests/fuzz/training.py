@@ -587,12 +587,15 @@ DRIVER = """
             except Exception as e:
                 text = str(e).split(":")[0].split(";")[0][:60]
                 modified = "modified" in str(e) and "inplace" in str(e)  # torch has several texts for it
+                modified = modified or "had read was written to" in str(e)  # ours where create_graph=True
                 got.append((type(e).__name__, "modified" if modified else text))
             outs = names["outs"]
             if "out = " in statement:
                 out = names["out"]
                 outs = [t for t in tensors(out) if t.requires_grad and t.dtype.is_floating_point]
-        failed = any(type(g) is tuple for g in got)  # docs/limits.md: what hooks had run before it failed
+        failed = any(type(g) is tuple for g in got)  # docs/limits.md: what hooks had run before it failed, and what had a .grad
+        for t in live if failed else ():
+            t.grad = None
         seen.sort(key=lambda s: s[0] if isinstance(s, tuple) else s)
         return out, got, [] if failed else list(seen), [p.requires_grad for p in params]
 
