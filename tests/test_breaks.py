@@ -629,3 +629,21 @@ def test_counter_of_what_breaks_gave_is_recorded_once():
     with replaying(4):
         for i in range(4):
             alike(f(x + i), compiled(x + i))
+
+
+def test_an_exception_without_its_traceback_is_rebuilt():
+    def f(x):
+        try:
+            try:
+                raise KeyError(1)
+            except KeyError as e:
+                e.with_traceback(None)
+                raise ZeroDivisionError from None
+        except ZeroDivisionError as e:
+            kept = e
+        ccompile.graph_break()
+        return x + 1, kept.__context__.__traceback__, repr(kept.__context__)
+
+    compiled, x = ccompile.compile(f), torch.ones(2)
+    for _ in range(4):
+        alike(f(x), compiled(x))

@@ -23,15 +23,22 @@ static PyObject *copy_entry(PyTracebackObject *tb, PyObject *next) {
     return copy;
 }
 
+/* NULL: it has none. with_traceback(None) leaves None in the exception. */
+static CC_NEW PyObject *traceback_of(PyObject *exception) {
+    PyObject *tb = PyException_GetTraceback(exception);
+    if (tb == Py_None) Py_CLEAR(tb);
+    return tb;
+}
+
 bool cc_traceback_read(CcRec *rec, PyObject *exception) {
-    PyObject *first = PyException_GetTraceback(exception);
+    PyObject *first = traceback_of(exception);
     Py_XDECREF(first);
     if (first != NULL && cc_idle_looked(rec)) rec->sites->tracebacks = true;
     return first != NULL && rec->sites->tracebacks;
 }
 
 PyObject *cc_traceback_copy(PyObject *exception) {
-    PyObject *first = PyException_GetTraceback(exception), *copy = Py_NewRef(Py_None);
+    PyObject *first = traceback_of(exception), *copy = Py_NewRef(Py_None);
     PyTracebackObject *at[MAX_ENTRIES];
     int n = 0;
     for (PyTracebackObject *tb = (PyTracebackObject *)first; tb != NULL && n < MAX_ENTRIES; tb = tb->tb_next)
