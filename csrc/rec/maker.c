@@ -1,5 +1,6 @@
 /* The recipes' executor: makes the objects that they describe in a replay. Makes shared and cyclic objects once:
- * containers enter `built` before they are filled. */
+ * containers and functions enter `built` before they are filled. Each cycle leads through one of these, since
+ * cc_recipe_of() refuses those through CC_MAKE_CALL. */
 #include "rec_int.h"
 
 static PyObject *make_items(const CcMaker *m, const CcRecipe *r, bool list, bool shared, int index) {
@@ -102,14 +103,25 @@ static PyObject *make_object(const CcMaker *m, const CcRecipe *r, int index) {
 
 static void replace(PyObject **field, PyObject *v) { Py_XSETREF(*field, Py_XNewRef(v)); }
 
-static PyObject *make_function(const CcMaker *m, const CcRecipe *r) {
-    PyObject *kid[CC_FN_COUNT] = {0}, *o = NULL;
+static PyObject *bare_function(const CcMaker *m, const CcRecipe *r) {
+    PyObject *globals = cc_maker_make(m, m->recipes->kid.at[r->kid0 + CC_FN_GLOBALS]);
+    PyObject *name = globals != NULL ? cc_maker_make(m, m->recipes->kid.at[r->kid0 + CC_FN_QUALNAME]) : NULL;
+    PyObject *o = name != NULL ? PyFunction_NewWithQualName(r->object, globals, name) : NULL;
+    Py_XDECREF(globals);
+    Py_XDECREF(name);
+    return o;
+}
+
+/* Makes the function before the objects in its cells, which may refer to it. */
+static PyObject *make_function(const CcMaker *m, const CcRecipe *r, int index) {
+    PyObject *kid[CC_FN_COUNT] = {0}, *o = bare_function(m, r);
+    if (o == NULL) return NULL;
+    if (r->shared && m->built != NULL) m->built[index] = Py_NewRef(o);
     for (int i = 0; i < CC_FN_COUNT; i++) {
+        if (i == CC_FN_GLOBALS || i == CC_FN_QUALNAME) continue;
         kid[i] = cc_maker_make(m, m->recipes->kid.at[r->kid0 + i]);
-        if (kid[i] == NULL && PyErr_Occurred()) goto done;
+        if (kid[i] == NULL && PyErr_Occurred()) goto fail;
     }
-    o = PyFunction_NewWithQualName(r->object, kid[CC_FN_GLOBALS], kid[CC_FN_QUALNAME]);
-    if (o == NULL) goto done;
     PyFunctionObject *f = (PyFunctionObject *)o;
     if (kid[CC_FN_DEFAULTS] != NULL && PyFunction_SetDefaults(o, kid[CC_FN_DEFAULTS]) < 0) goto fail;
     if (kid[CC_FN_KWDEFAULTS] != NULL && PyFunction_SetKwDefaults(o, kid[CC_FN_KWDEFAULTS]) < 0) goto fail;
@@ -218,7 +230,7 @@ static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index) {
     case CC_MAKE_SLICE: return make_slice(m, r);
     case CC_MAKE_CELL: return make_cell(m, r, index);
     case CC_MAKE_METHOD: return make_pair(m, r, PyMethod_New);
-    case CC_MAKE_FUNCTION: return make_function(m, r);
+    case CC_MAKE_FUNCTION: return make_function(m, r, index);
     case CC_MAKE_GENERATOR: return make_generator(m, r, index);
     case CC_MAKE_ITERATOR: return make_iterator(m, r);
     case CC_MAKE_CALL: return make_call(m, r);
@@ -251,6 +263,8 @@ PyObject *cc_maker_make(const CcMaker *m, int recipe) {
     }
     if (r->shared && m->built != NULL && m->built[recipe] != NULL) return Py_NewRef(m->built[recipe]);
     PyObject *o = make_new(m, r, recipe);
-    if (o != NULL && r->shared && m->built != NULL && m->built[recipe] == NULL) m->built[recipe] = Py_NewRef(o);
+    if (o == NULL || !r->shared || m->built == NULL) return o;
+    if (m->built[recipe] == NULL) m->built[recipe] = Py_NewRef(o);
+    if (m->built[recipe] != o) Py_SETREF(o, Py_NewRef(m->built[recipe])); /* an object that it holds needed it first */
     return o;
 }

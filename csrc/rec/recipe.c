@@ -25,6 +25,7 @@ typedef struct Builder {
     CcRecipes *rs;
     CcMap *memo; /* object -> recipe; NULL: nothing is shared */
     int depth;
+    int calls[MAX_DEPTH], n_calls; /* recipes of kind CALL whose operands are being built */
 } Builder;
 
 typedef int (*Build)(Builder *b, PyObject *o);
@@ -70,12 +71,16 @@ static int node(Builder *b, CcMake make, PyObject *self, PyObject *object, PyObj
                                       .n = n,
                                       .object = Py_XNewRef(object)});
     if (b->memo != NULL) cc_map_put(b->memo, self, me);
-    for (int i = 0; i < n; i++) {
+    if (make == CC_MAKE_CALL && b->n_calls == MAX_DEPTH) return fail(b, self);
+    if (make == CC_MAKE_CALL) b->calls[b->n_calls++] = me;
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
         const int kid = kids[i] != NULL ? build(b, kids[i]) : leaf(b, CC_MAKE_NULL, 0, NULL);
-        if (kid < 0) return -1;
         b->rs->kid.at[kid0 + i] = kid;
+        ok = kid >= 0;
     }
-    return me;
+    b->n_calls -= make == CC_MAKE_CALL;
+    return ok ? me : -1;
 }
 
 typedef CC_VEC(PyObject *) Objects;
@@ -534,6 +539,8 @@ static int build(Builder *b, PyObject *o) {
     CcRec *rec = b->rec;
     if (b->memo != NULL) {
         const int64_t *known = cc_map_find(b->memo, o);
+        for (int i = 0; known != NULL && i < b->n_calls; i++)
+            if (b->calls[i] == *known) return fail(b, o); /* the callable gets an object that holds its result */
         if (known != NULL) return (int)*known;
     }
     const CcProv *p = cc_value_find(rec, o);
