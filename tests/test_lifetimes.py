@@ -40,6 +40,11 @@ class Final:
         LOG.append(self.name)
 
 
+class FinalInt(int):  # no weak reference can tell that it is gone
+    def __del__(self):
+        LOG.append("told")
+
+
 class Risen:
     kept = []
 
@@ -291,6 +296,23 @@ def list_of_final(x):
 def list_of_final_at_once(x):
     c = [Final("a"), Final("b")]
     del c
+    LOG.append("end")
+    return x + 1
+
+
+def int_replaced(x):
+    d = {1: FinalInt(1)}
+    d[1] = None
+    LOG.append("end")
+    return x + 1
+
+
+def int_of_two(x):
+    d = {1: FinalInt(1)}
+    o = d[1]
+    del d[1]
+    LOG.append("middle")
+    o = None
     LOG.append("end")
     return x + 1
 
@@ -650,7 +672,7 @@ def last_of_what_is_used(x, *how):
 LAST = [v for k, v in list(globals().items()) if k.startswith("last_")]
 
 
-@pytest.mark.parametrize("kind", ["del", "callback", "finalize", "generator", "coroutine", "finalised_by_c"])
+@pytest.mark.parametrize("kind", ["del", "del_of_an_int", "callback", "finalize", "generator", "coroutine", "finalised_by_c"])
 @pytest.mark.parametrize("fn", LAST, ids=lambda f: f.__name__)
 def test_finalised_where_eager_does(fn, kind):
     x = torch.ones(2)
@@ -752,6 +774,7 @@ def finalized():
 GARBAGE = {
     "del": lambda: Final("told"),
     "del_by_another_name": Closed,
+    "del_of_an_int": lambda: FinalInt(1),
     "callback": lambda: watched(told),
     "method": lambda: watched(Told().method),
     "partial": lambda: watched(functools.partial(told, 1)),

@@ -404,6 +404,8 @@ void cc_finalizers_check_freed(CcRec *rec) {
     }
     rec->maybe_freed.n = 0;
 }
+    for (int i = 0; i < rec->unweak.n && rec->trace != NULL; i++)
+        if (cc_map_find(&rec->by_object, rec->unweak.at[i]) != NULL) cc_rec_released(rec, rec->unweak.at[i]);
 
 void cc_finalizers_written(CcRec *rec, int guard) {
     queue_known(rec, guard);

@@ -70,6 +70,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->weak_drops);
     cc_vec_free(&rec->maybe_freed);
     while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
+    cc_vec_free(&rec->unweak);
     cc_vec_free(&rec->spent);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);
@@ -432,7 +433,7 @@ static CcGo lose(CcRec *rec, CcAct *act, CcGo go, CcReason reason, const char *w
 
 CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
-    if (rec->maybe_freed.n > 0) cc_finalizers_check_freed(rec);
+    if (rec->maybe_freed.n + rec->unweak.n > 0) cc_finalizers_check_freed(rec);
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
     f->touched = true;

@@ -125,6 +125,8 @@ struct CcRec {
     CC_VEC(int) written; /* guards of containers that effects write */
     /* attributes of classes that effects write: the trace's guards hold both */
     CC_VEC(struct CcOfClass {
+    /* objects with finalisers that provenance holds because no weak reference can; addresses */
+    CC_VEC(PyObject *) unweak;
         PyTypeObject *type;
         PyObject *name;
     }) of_class;
@@ -400,7 +402,8 @@ bool cc_finalizers_drop_observed(CcRec *rec);
 void cc_finalizers_settle(CcRec *rec); /* the trace ends here: objects that its frames still hold go with them */
 /* The same, after recipes are made: guards that nothing observes when the frames drop their objects. */
 void cc_finalizers_end(CcRec *rec);
-void cc_finalizers_check_freed(CcRec *rec);        /* a write may have dropped the objects in CcRec.maybe_freed */
+/* the objects in CcRec.maybe_freed and CcRec.unweak may have been dropped */
+void cc_finalizers_check_freed(CcRec *rec);
 void cc_finalizers_written(CcRec *rec, int guard); /* the place that this guard reads was overwritten */
 void cc_finalizers_effect(CcRec *rec, const CcAction *a);
 /* A weak reference is about to be read. True: objects that the trace has dropped, by writes or by ending, may have held

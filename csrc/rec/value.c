@@ -201,8 +201,8 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
             if (weak == NULL) PyErr_Clear();
         }
         if (weak == NULL) Py_INCREF(o);
-        /* so that cc_finalizers_unbuildable() finds it */
-        if (weak == NULL && finalised) cc_vec_push(&rec->keep, Py_NewRef(o));
+        /* of an int, tuple or bytes: only checks at each event tell when everyone else has dropped it */
+        if (weak == NULL && cc_finalizers_has(o)) cc_vec_push(&rec->unweak, o);
         cc_vec_push(&rec->prov, (CcProv){.object = o, .weak = weak, .finalised = PyObject_GC_IsFinalized(o)});
         p = &cc_vec_last(&rec->prov);
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
@@ -233,7 +233,7 @@ void cc_value_clear(CcRec *rec) {
         CcProv p = rec->prov.at[--rec->prov.n];
         if (p.object != NULL) Py_DECREF(p.weak != NULL ? p.weak : p.object);
     }
-    rec->loose.n = rec->leaves = 0;
+    rec->loose.n = rec->unweak.n = rec->leaves = 0;
     while (rec->keep.n > 0) Py_DECREF(rec->keep.at[--rec->keep.n]);
 }
 
