@@ -118,6 +118,8 @@ static bool python_operand(CcRec *rec, const CcEvent *ev) {
     return false;
 }
 
+static bool is_number(PyObject *o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); }
+
 CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_sym_operator(rec, act, ev);
     if (go != CC_OK) return go;
@@ -139,7 +141,8 @@ CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     }
     if (cc_op_symbolic(rec, ev)) {
         if (ev->kind != CC_EV_COMPARE) return CC_OK;
-        const int outcome = PyObject_RichCompareBool(ev->in[0], ev->in[1], ev->arg);
+        const bool numbers = is_number(ev->in[0]) && is_number(ev->in[1]); /* else the comparison may run code */
+        const int outcome = numbers ? PyObject_RichCompareBool(ev->in[0], ev->in[1], ev->arg) : -1;
         if (outcome < 0) PyErr_Clear();
         return outcome >= 0 && cc_value_compare(rec, ev->arg, ev->in[0], ev->in[1], outcome)
                    ? CC_OK

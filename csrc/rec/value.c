@@ -539,7 +539,6 @@ bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome
     PyObject *number = swapped ? b : a, *other = swapped ? a : b;
     const CcProv *p = cc_value_find(rec, number);
     if (p->origin != CC_O_SOURCE || cc_value_symbolic(rec, other)) return false;
-    if (!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) return false;
     cc_sym_pin(rec, other);
     cc_guard_compare(&rec->trace->guards, p->id, op, swapped, other, outcome);
     return true;
