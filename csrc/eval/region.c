@@ -491,12 +491,13 @@ static bool varies(void *ctx, int level, int slot) {
     const CcAct *act = v->acts[level];
     if (level == v->n - 1 && slot == act->code->n_locals + act->depth - 1) return true;
     PyObject *now = cc_act_get(act, slot);
+    if (now == NULL || !PyFloat_CheckExact(now)) return false;
     for (int i = 0; i < v->point->segment.n; i++) {
         const CcGuards *gs = &v->point->segment.at[i]->trace->guards;
         for (int k = 0; k < gs->g.n; k++) {
             const CcGuard *g = &gs->g.at[k];
-            if (g->source == CC_SRC_SLOT && g->level == level && g->index == slot && now != NULL &&
-                (g->check == CC_CHK_VALUE ? g->want != NULL && PyFloat_CheckExact(g->want) && PyFloat_CheckExact(now) &&
+            if (g->source == CC_SRC_SLOT && g->level == level && g->index == slot &&
+                (g->check == CC_CHK_VALUE ? g->want != NULL && PyFloat_CheckExact(g->want) &&
                                                 PyFloat_AS_DOUBLE(g->want) != PyFloat_AS_DOUBLE(now)
                                           : g->check == CC_CHK_TYPE && g->want == (PyObject *)&PyFloat_Type))
                 return true;

@@ -18,6 +18,7 @@ static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth) {
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
     if (parent >= 0) sequence_size(rec, parent, items, n);
     for (Py_ssize_t i = 0; i < n; i++) {
+        if (rec->trace->guards.g.n > CC_MAX_GUARDS) return false;
         if (parent >= 0) cc_value_read(rec, CC_SRC_ITEM, parent, NULL, 0, (int)i, items[i]);
         if (depth > 1 && !cc_inside_guard(rec, items[i], depth - 1)) return false;
     }

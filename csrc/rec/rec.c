@@ -4,7 +4,7 @@
  *                           '------------ transparent: can be rebuilt ---------'            '- not: marks a site -' */
 #include "rec_events.h"
 
-enum { MAX_NODES = 20000, MAX_GUARDS = 200000, MAX_LEVELS = 64 };
+enum { MAX_NODES = 20000, MAX_LEVELS = 64 };
 
 /* ------------------------------------------------------------------ life */
 
@@ -458,7 +458,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
             return go;
         }
     }
-    if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > MAX_GUARDS)
+    if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > CC_MAX_GUARDS)
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
     cc_given_event(rec, ev);
     const CcGo go = cc_op_before(rec, act, ev);

@@ -50,6 +50,7 @@ typedef struct CcRecFrame {
 
 enum { CC_FOUND = 64 };
 
+enum { CC_MAX_GUARDS = 200000 }; /* a recording with more ends */
 struct CcRec {
     int64_t freezing; /* parameters up to this many bytes are marked as frozen */
     CcTrace *trace;   /* being recorded; NULL when inactive */
