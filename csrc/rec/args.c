@@ -207,7 +207,7 @@ CcGo cc_args_read(const CcBuiltin *b) {
             return cc_args_guard(b, 0, 2);
         return stop(b, CC_R_TENSOR_VALUE, name);
     }
-    if (orders && c->n > 0 && !PyDict_Check(c->in[0]) && cc_call_any_tensor(c, 2))
+    if (orders && c->n > 0 && !PyDict_Check(c->in[0]) && !cc_plain(b->rec, c->in[0]) && cc_call_any_tensor(c, 2))
         return stop(b, CC_R_TENSOR_VALUE, name);
     if (looks && cc_args_computed(b)) return stop(b, CC_R_DATA_SCALAR, name);
     if (has(b, CC_TRAIT_FIELDS) && names_attributes(c->in[0]))

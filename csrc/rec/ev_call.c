@@ -226,7 +226,7 @@ static bool sized_without_floats(const CcCalled *c, const CcTorch *t) {
 }
 
 static bool read_float(void *ctx, PyObject *o, int depth) {
-    return cc_value_symbolic(ctx, o) || (depth > 0 && cc_number_any(o, read_float, ctx, depth - 1));
+    return cc_value_symbolic(ctx, o) || (depth > 0 && cc_number_any(ctx, o, read_float, ctx, depth - 1));
 }
 
 /* Guards whatever a call's numbers determine besides elements. False: a node computes them, so no guard can. */

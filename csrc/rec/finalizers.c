@@ -157,6 +157,7 @@ static int visit_alone(PyObject *o, void *ctx) {
 
 bool cc_finalizers_in_container(CcRec *rec, PyObject *container) {
     Tree t = {.rec = rec};
+    if (cc_plain(rec, container)) return false;
     if (PyObject_IS_GC(container)) (void)Py_TYPE(container)->tp_traverse(container, visit_alone, &t);
     for (int i = 0; t.observed && i < t.known.n; i++) cc_vec_push(&rec->maybe_freed, t.known.at[i]);
     cc_vec_free(&t.known);
@@ -403,9 +404,9 @@ void cc_finalizers_check_freed(CcRec *rec) {
         if (cc_map_find(&rec->by_object, o) != NULL) cc_rec_released(rec, o);
     }
     rec->maybe_freed.n = 0;
-}
     for (int i = 0; i < rec->unweak.n && rec->trace != NULL; i++)
         if (cc_map_find(&rec->by_object, rec->unweak.at[i]) != NULL) cc_rec_released(rec, rec->unweak.at[i]);
+}
 
 void cc_finalizers_written(CcRec *rec, int guard) {
     queue_known(rec, guard);

@@ -65,13 +65,13 @@ static bool holds_unseen(PyObject *o) {
 }
 
 void cc_given(CcRec *rec, PyObject *o, int depth) {
-    if (o == NULL || cc_value_const(o) || cc_tens_is(o)) return;
+    if (o == NULL || cc_value_const(o) || cc_tens_is(o) || cc_plain(rec, o)) return;
     guard_class(rec, Py_TYPE(o));
     look_for_unseen(rec, o);
     if (depth == 0) return;
     Inside in = {rec, depth - 1};
     if (holds_unseen(o) && Py_TYPE(o)->tp_traverse != NULL) (void)Py_TYPE(o)->tp_traverse(o, visit_inside, &in);
-    else (void)cc_number_any(o, given_visit, rec, depth - 1);
+    else (void)cc_number_any(rec, o, given_visit, rec, depth - 1);
 }
 
 /* ------------------------------------------------------------------ text */
@@ -95,7 +95,7 @@ static bool text_visit(void *ctx, PyObject *o, int depth) {
     for (int i = 0; named && cc_python_class((PyTypeObject *)type) && i < CC_COUNT(names); i++)
         read_fact(rec, type, &PyType_Type, names[i]);
     if (PyFunction_Check(o)) read_fact(rec, o, &PyFunction_Type, "__qualname__");
-    return depth > 0 && cc_number_any(o, text_visit, rec, depth - 1);
+    return depth > 0 && cc_number_any(rec, o, text_visit, rec, depth - 1);
 }
 
 /* ------------------------------------------------------------------ steps of the interpreter */

@@ -194,6 +194,7 @@ bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
     const int parent = p->origin == CC_O_SOURCE && !p->dirty ? p->id : -1;
     const bool sequence = PyList_Check(o) || PyTuple_Check(o);
     if (parent < 0 && depth <= 1 && (sequence || PyDict_Check(o) || cc_known_is(o, CC_KNOWN_DEQUE))) return true;
+    if (cc_plain(rec, o)) return true;
     if (sequence) return sequence_content(rec, o, parent, depth);
     if (PyDict_Check(o)) return dict_content(rec, o, parent, depth);
     if (PyAnySet_Check(o)) {

@@ -27,7 +27,8 @@ static int visit_inside(PyObject *o, void *arg) {
 /* Its content is that of a dict. */
 static bool views_dict(PyObject *o) { return cc_value_view(o) != NULL || Py_IS_TYPE(o, &PyDictProxy_Type); }
 
-bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth) {
+bool cc_number_any(CcRec *rec, PyObject *o, CcNumberVisit visit, void *ctx, int depth) {
+    if (rec != NULL && cc_plain(rec, o)) return false;
     if (PyList_Check(o) || PyTuple_Check(o)) {
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
             if (visit(ctx, PySequence_Fast_GET_ITEM(o, i), depth)) return true;
@@ -58,7 +59,7 @@ bool cc_number_settle(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || (cc_value_const(o) && !PyTuple_Check(o))) return o == NULL || settle_number(rec, o);
     if (PyFunction_Check(o)) cc_value_which(rec, o);
     if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
-    return depth == 0 || !cc_number_any(o, settle_visit, rec, depth - 1);
+    return depth == 0 || !cc_number_any(rec, o, settle_visit, rec, depth - 1);
 }
 
 bool cc_number_truth(CcRec *rec, PyObject *o) {
@@ -73,13 +74,13 @@ static bool truth_visit(void *ctx, PyObject *o, int depth) {
     return !cc_number_truth(ctx, o);
 }
 
-bool cc_number_truths(CcRec *rec, PyObject *items) { return !cc_number_any(items, truth_visit, rec, 0); }
+bool cc_number_truths(CcRec *rec, PyObject *items) { return !cc_number_any(rec, items, truth_visit, rec, 0); }
 
 static bool read_visit(void *ctx, PyObject *o, int depth) { return !cc_number_read(ctx, o, depth); }
 
 bool cc_number_read(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_symbolic(rec, o)) return settle_number(rec, o);
-    return depth == 0 || !cc_number_any(o, read_visit, rec, depth - 1);
+    return depth == 0 || !cc_number_any(rec, o, read_visit, rec, depth - 1);
 }
 
 typedef struct Behind {
@@ -119,7 +120,7 @@ static bool which_visit(void *ctx, PyObject *o, int depth) {
 void cc_number_which(CcRec *rec, PyObject *o, int depth) {
     if (!rec->by_code || o == NULL) return;
     if (PyFunction_Check(o)) cc_value_which(rec, o);
-    else if (depth > 0) (void)cc_number_any(o, which_visit, rec, depth - 1);
+    else if (depth > 0) (void)cc_number_any(rec, o, which_visit, rec, depth - 1);
 }
 
 typedef struct Shows {
@@ -142,7 +143,7 @@ bool cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text) {
     if (tells) cc_value_which(rec, o);
     if (!text) cc_same_met(rec, o);
     Shows s = {rec, text, tells && cc_value_origin(rec, o) == CC_O_FRESH};
-    if (depth > 0) (void)cc_number_any(o, address_visit, &s, depth - 1);
+    if (depth > 0) (void)cc_number_any(rec, o, address_visit, &s, depth - 1);
     return !s.made;
 }
 

@@ -32,6 +32,7 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->asked);
     cc_map_free(&rec->writing_types);
     rec->stores = 0;
+    rec->puts = 1;
     cc_map_free(&rec->distinct);
     rec->copied.n = 0;
     cc_map_free(&rec->sized);
@@ -69,8 +70,8 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->held);
     cc_vec_free(&rec->weak_drops);
     cc_vec_free(&rec->maybe_freed);
-    while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
     cc_vec_free(&rec->unweak);
+    while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
     cc_vec_free(&rec->spent);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);
@@ -182,6 +183,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
     const CcGo uncalled = cc_uncalled_enter(rec, act);
     if (uncalled != CC_OK) return uncalled;
     const bool is_root = rec->await_root;
+    rec->puts++; /* called by C code, or not recorded */
     CcRecFrame f = {.act = act, .touched = true, .first_fresh = rec->prov.n};
     if (is_root) {
         if (act->func != rec->root) return CC_PASS;
@@ -467,7 +469,10 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
                            : lose(rec, act, go, CC_R_UNKNOWN_TYPE, rec->opaque);
     if (rec->unseen && rec->trace != NULL)
         return lose(rec, act, go, CC_R_UNKNOWN_VALUE, "an object that C code stored");
-    if (go == CC_DONE) cc_sym_drop_pending(rec); /* no after() follows */
+    if (go == CC_DONE) { /* no after() follows */
+        cc_sym_drop_pending(rec);
+        cc_plain_after(rec, ev);
+    }
     if (rec->differs && rec->trace != NULL && (go == CC_OK || go == CC_DONE))
         return lose(rec, act, go, CC_R_DIFFERS, NULL);
     if (cc_kernel_lost(rec, act)) return go == CC_DONE ? CC_DONE : CC_GIVE_UP;
@@ -484,6 +489,7 @@ static int first_given(const CcRec *rec, const CcRecFrame *f) {
 
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
+    cc_plain_after(rec, ev);
     if (f == NULL) return CC_OK;
     (void)cc_finalizers_drop_observed(rec);
     /* `assert tensor` */

@@ -31,6 +31,7 @@ typedef struct CcProv {
     int32_t id;     /* guard, graph value or effect */
     PyCodeObject *site_co; /* FRESH: where it was made (borrowed from a running frame's code) */
     int32_t site_pc;
+    int plain; /* FRESH container: it holds only constants while CcRec.puts is this */
 } CcProv;
 
 /* The recorder's state of one act of the region. */
@@ -49,8 +50,8 @@ typedef struct CcRecFrame {
 } CcRecFrame;
 
 enum { CC_FOUND = 64 };
-
 enum { CC_MAX_GUARDS = 200000 }; /* a recording with more ends */
+
 struct CcRec {
     int64_t freezing; /* parameters up to this many bytes are marked as frozen */
     CcTrace *trace;   /* being recorded; NULL when inactive */
@@ -95,6 +96,7 @@ struct CcRec {
     CcMap asked;         /* constants whose identity matters (same.c) */
     CcMap writing_types; /* classes whose __hash__ or __eq__ writes: a replay must not run it again */
     int stores;          /* writes so far, including those to fresh objects */
+    int puts;            /* 1 + events so far that may have put something into a container (plain.c) */
     CcMap unsized;       /* graph value + 1: its shape depends on data, so the trace does not know it */
     /* cc_rec_begin_resume: slots with functions and generators made in this call */
     CC_VEC(struct CcOwn {
@@ -123,11 +125,11 @@ struct CcRec {
     CC_VEC(int) weak_drops;
     /* objects that provenance holds and that a write may have dropped; addresses */
     CC_VEC(PyObject *) maybe_freed;
+    /* objects with finalisers that provenance holds because no weak reference can; addresses */
+    CC_VEC(PyObject *) unweak;
     CC_VEC(int) written; /* guards of containers that effects write */
     /* attributes of classes that effects write: the trace's guards hold both */
     CC_VEC(struct CcOfClass {
-    /* objects with finalisers that provenance holds because no weak reference can; addresses */
-    CC_VEC(PyObject *) unweak;
         PyTypeObject *type;
         PyObject *name;
     }) of_class;
@@ -304,7 +306,7 @@ void cc_number_which(CcRec *rec, PyObject *o, int depth); /* cc_value_which for 
 bool cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);
 /* Whether `visit` returns true for anything in a container or builtin iterator. */
 typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
-bool cc_number_any(PyObject *o, CcNumberVisit visit, void *ctx, int depth);
+bool cc_number_any(CcRec *rec, PyObject *o, CcNumberVisit visit, void *ctx, int depth);
 void cc_number_hashed(CcRec *rec, PyObject *o); /* C code has filled a dict or set: its keys become constants */
 bool cc_number_whole(PyObject *o);              /* an int, or a tuple or list of ints */
 /* Whether any of every step-th in[0..n) is symbolic. */
@@ -369,6 +371,11 @@ bool cc_site_copy(CcRec *rec);
 /* in place of a site's pc: generators of this code are not adopted */
 enum { CC_SITE_ADOPTION = -1 };
 bool cc_site_may_adopt(const CcRec *rec, const PyCodeObject *generator);
+
+/* ---- plain.c ---- */
+/* The trace made this container, and nothing but constants is in it. */
+bool cc_plain(CcRec *rec, PyObject *container);
+void cc_plain_after(CcRec *rec, const CcEvent *ev);
 
 /* ---- resume.c ---- */
 /* A cell read after a break, or of such a function, holds a nested function. Each call may make a new one, so the guard

@@ -87,7 +87,7 @@ static bool look(void *ctx, PyObject *o, int depth) {
         found->digits = found->digits || PyUnicode_GET_LENGTH(o) > FREE_DIGITS;
     } else if (PyBytes_Check(o)) found->digits = found->digits || PyBytes_GET_SIZE(o) > FREE_DIGITS;
     else if (PyExceptionInstance_Check(o)) o = ((PyBaseExceptionObject *)o)->args;
-    if (depth > 0 && o != NULL) (void)cc_number_any(o, look, ctx, depth - 1);
+    if (depth > 0 && o != NULL) (void)cc_number_any(NULL, o, look, ctx, depth - 1);
     return false;
 }
 

@@ -27,7 +27,7 @@ bool cc_sym_within(CcRec *rec, PyObject *o, int depth) {
     if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL) return false;
     if (cc_sym_number(o)) return cc_sym_is(rec, o);
     if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
-    return depth > 0 && cc_number_any(o, symbol_visit, rec, depth - 1);
+    return depth > 0 && cc_number_any(rec, o, symbol_visit, rec, depth - 1);
 }
 
 /* ------------------------------------------------------------------ steps */
@@ -176,7 +176,7 @@ static bool sized_visit(void *ctx, PyObject *o, int depth) { return sized_within
 
 static bool sized_within(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || rec->trace == NULL || !cc_trace_symbolic(rec->trace)) return false;
-    return cc_sym_sized(rec, o) || (depth > 0 && cc_number_any(o, sized_visit, rec, depth - 1));
+    return cc_sym_sized(rec, o) || (depth > 0 && cc_number_any(rec, o, sized_visit, rec, depth - 1));
 }
 
 static void settle_all(CcRec *rec, PyObject *const *in, int n) {
