@@ -3,6 +3,7 @@
 A row is a function and its arguments in call i, made for each side; a row of REPLAYS replays from then on, though the functions are
 other objects, and what a row of OTHERS does depends on which object it is given, or on what it stores in it."""
 
+import functools
 import gc
 import types
 import weakref
@@ -88,6 +89,10 @@ REPLAYS = {
     "generator": (lambda f, x: list(f(x)), lambda i: (generator(X + i), X)),
     "map": (lambda f, x: torch.stack(list(map(f, x))), lambda i: (times(i + 2.5), X)),
     "loss": (lambda f, x: f(x.view(2, 2)), lambda i: (lambda y: F.cross_entropy(y, torch.tensor([0, 1]), reduction="none"), X + i)),
+    "staticmethod": (lambda s, x: s.__func__(x), lambda i: (staticmethod(times(X + i)), X)),
+    "classmethod": (lambda s, x: s.__func__(x), lambda i: (classmethod(nested(X + i)), X)),
+    "property": (lambda p, x: p.fget(x), lambda i: (property(times(i + 2.5)), X)),
+    "partial": (lambda p, x: p(x), lambda i: (functools.partial(lambda a, b: a + b, X + i), X)),
     "right-hand side": (runge_kutta, lambda i: ((lambda t, y: y * X + t), X + i, 3)),
 }
 
@@ -100,6 +105,11 @@ def given(made):
 def test_replays(name):
     fn, args = REPLAYS[name]
     same(fn, own=True, make_args=lambda i, side: given(args(i)), calls=6)
+
+
+def marked(f, k):
+    f.k = k
+    return f
 
 
 def keep(seen, f, x):
@@ -117,8 +127,19 @@ def with_globals(i):
     return types.FunctionType((lambda x: x * K).__code__, scope)  # noqa: F821
 
 
+def parts(p, x):
+    return p.fset is None, p.__doc__, p.fget(x), p.fset and p.fset(x)
+
+
 OLD = times(3)
+OLD_STATIC = staticmethod(OLD)
 OTHERS = {
+    "wrapper's identity": (
+        lambda f, g, x: (f is g, f == g, len({f, g}), f.__func__(x)),
+        lambda i: (OLD_STATIC, OLD_STATIC if i % 2 else staticmethod(OLD), X),
+    ),
+    "wrapper's attribute": (lambda f, x: (getattr(f, "k", None), x + 1), lambda i: (marked(staticmethod(OLD), i // 2), X)),
+    "property's parts": (parts, lambda i: (property(OLD, *((None, None, "a"), (times(2),), ())[i % 3]), X)),
     "identity": (lambda f, g, x: (f is g, f == g, len({f, g}), f(x) + g(x)), lambda i: (OLD, OLD if i % 2 else times(3), X)),
     "key": (keep, lambda i: ({OLD: 0}, OLD if i % 2 else times(3), X)),
     "attribute": (attribute, lambda i: (times(3), X)),

@@ -384,6 +384,8 @@ bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
 /* The same for an argument (`optimizer.step(closure)`), and an item of a tuple or list in a slot: `out, pull =
  * torch.func.vjp(f, x)`. */
 bool cc_resume_function(CcRec *rec, int id, PyObject *v);
+/* The same for a staticmethod, classmethod or property, which is matched by what it wraps. */
+bool cc_resume_wrapper(CcRec *rec, int id, PyObject *v);
 
 /* ---- finalizers.c ---- */
 bool cc_finalizers_has(PyObject *o); /* its type has a finaliser: generators, classes with __del__ */

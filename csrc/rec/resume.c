@@ -224,16 +224,48 @@ static bool adoptable(CcRec *rec, PyObject *v) {
     return v != NULL && nested(v) && cc_value_find(rec, v) == NULL && !rec->functions_written;
 }
 
-/* Whether the caller may have made what this guard reads: an argument, or an item of an argument or of what a slot holds. */
+/* Whether it reads what a call may have made: an argument, a slot, or what such a partial or wrapper calls. */
+static bool of_call(const CcGuards *gs, const CcGuard *g) {
+    if (g->source == CC_SRC_ARG || g->source == CC_SRC_SLOT) return true;
+    if (g->source != CC_SRC_MEMBER || g->parent < 0) return false;
+    const CcGuard *parent = &gs->g.at[g->parent];
+    const PyObject *type = parent->check == CC_CHK_TYPE ? parent->want : NULL;
+    const bool calls = type == (PyObject *)&PyStaticMethod_Type || type == (PyObject *)&PyClassMethod_Type ||
+                       type == (PyObject *)&PyProperty_Type || type == (PyObject *)cc_known_type(CC_KNOWN_PARTIAL);
+    return calls && of_call(gs, parent);
+}
+
+/* Whether the caller may have made what this guard reads: an argument, an item of an argument or of what a slot holds,
+ * or a part of a partial or wrapper. */
 static bool from_caller(const CcGuards *gs, const CcGuard *g) {
-    if (g->source == CC_SRC_ARG) return true;
-    if (g->source != CC_SRC_ITEM && g->source != CC_SRC_KEY) return false;
-    return gs->g.at[g->parent].source == CC_SRC_ARG || gs->g.at[g->parent].source == CC_SRC_SLOT;
+    if (g->source == CC_SRC_ITEM || g->source == CC_SRC_KEY) {
+        const uint8_t source = gs->g.at[g->parent].source;
+        return source == CC_SRC_ARG || source == CC_SRC_SLOT;
+    }
+    return g->source != CC_SRC_SLOT && of_call(gs, g);
 }
 
 bool cc_resume_function(CcRec *rec, int id, PyObject *v) {
     if (!from_caller(&rec->trace->guards, &rec->trace->guards.g.at[id]) || !adoptable(rec, v)) return false;
     match_by_code(rec, v, id);
+    return true;
+}
+
+bool cc_resume_wrapper(CcRec *rec, int id, PyObject *v) {
+    static const char *const of_property[] = {"fget", "fset", "fdel", "__doc__"}, *const of_method[] = {"__func__"};
+    CcGuards *gs = &rec->trace->guards;
+    if (!cc_value_wraps(v) || cc_value_find(rec, v) != NULL || rec->functions_written || !of_call(gs, &gs->g.at[id]))
+        return false;
+    const bool property = Py_IS_TYPE(v, &PyProperty_Type);
+    cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
+    cc_value_set(rec, v, CC_O_SOURCE, id);
+    rec->by_code = true;
+    for (int i = 0; i < (property ? CC_COUNT(of_property) : CC_COUNT(of_method)); i++) {
+        PyObject *part;
+        CC_RETRY_ALLOC(part, PyObject_GetAttrString(v, property ? of_property[i] : of_method[i]));
+        cc_value_read_member(rec, id, Py_TYPE(v), property ? of_property[i] : of_method[i], part);
+        Py_DECREF(part); /* v holds it */
+    }
     return true;
 }
 

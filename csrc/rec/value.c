@@ -282,7 +282,7 @@ static void learn(CcRec *rec, int id, PyObject *v) {
         cc_guard_check(gs, id, cc_same_asked(rec, v) ? CC_CHK_IDENT : CC_CHK_VALUE, v);
         return;
     }
-    if (cc_resume_function(rec, id, v)) return;
+    if (cc_resume_function(rec, id, v) || cc_resume_wrapper(rec, id, v)) return;
     if (cc_value_ident(v)) {
         cc_guard_check(gs, id, CC_CHK_IDENT, v);
         return;
