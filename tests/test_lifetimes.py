@@ -951,3 +951,67 @@ def test_items_end_with_the_iterator(over):
     for _ in range(6):
         compiled(torch.ones(3))
         assert [ref() for ref in refs[-1]] == [None, None]
+
+
+async def awaited_by_nobody():
+    pass
+
+
+def dropped_at_once(x):
+    awaited_by_nobody()
+    return x + 1
+
+
+def dropped_later(x):
+    c = awaited_by_nobody()
+    y = x + 1
+    c = None
+    return y * 2
+
+
+def dropped_behind_a_break(x):
+    c = awaited_by_nobody()
+    brk()
+    del c
+    return x + 1
+
+
+def dropped_at_the_end(x):
+    c = [awaited_by_nobody()]
+    return x + len(c)
+
+
+@pytest.mark.parametrize("fn", [dropped_at_once, dropped_later, dropped_behind_a_break, dropped_at_the_end])
+def test_coroutines_that_nobody_awaits_are_warned_of(fn):
+    compiled = ccompile.compile(fn)
+    for _ in range(5):
+        with pytest.warns(RuntimeWarning, match="never awaited"):
+            compiled(torch.ones(2))
+
+
+def test_a_lookup_that_changes_the_bases():
+    """CPython's test_type_lookup_mro_reference: the key's __eq__ runs inside the lookup, and ends the recording."""
+
+    class Key:
+        def __hash__(self):
+            return hash("found")
+
+        def __eq__(self, other):
+            made[-1].__bases__ = (Second,)
+            return False
+
+    class First:
+        found = other = "first"
+
+    class Second:
+        found = other = "second"
+
+    made = []
+
+    def f(x):
+        made.append(type("Made", (First,), {Key(): 5}))
+        return made[-1].found, made[-1].other, x + 1
+
+    compiled = ccompile.compile(f)
+    for _ in range(4):
+        assert compiled(torch.ones(2))[:2] == ("first", "second")

@@ -78,7 +78,7 @@ static bool opaque_descriptor(PyObject *d) {
 
 /* Guards the type's attribute. -1: a static type, which can't change. */
 static int guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObject *d) {
-    if (!cc_mutable_class(type)) return -1;
+    if (!cc_mutable_class(type) || rec->trace == NULL) return -1;
     struct CcLooked *l = &rec->looked[((uintptr_t)type >> 6 ^ (uintptr_t)name >> 4) % CC_FOUND];
     if (l->type == type && l->name == name && l->found == d && rec->ran.co == NULL) return l->guard;
     const int guard = cc_value_read(rec, CC_SRC_TLOOK, cc_value_const_source(rec, (PyObject *)type), name, 0, 0, d);

@@ -204,6 +204,10 @@ bool cc_finalizers_ends(CcRec *rec, PyObject *o) {
     return false;
 }
 
+void cc_finalizers_told(CcRec *rec, PyObject *o) {
+    if (cc_map_find(&rec->by_object, o) != NULL) report_end(rec, o);
+}
+
 /* Drops the provenance of an object that only provenance holds, and of the objects that only this one holds. */
 static void free_with_kids(CcRec *rec, int at) {
     Freed f = {.rec = rec};

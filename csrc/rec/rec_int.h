@@ -402,6 +402,8 @@ bool cc_finalizers_in_container(CcRec *rec, PyObject *container);
 /* Code runs because this object (or the object of this weak reference) is freed. False: the recording did not make the
  * object, so the code is not recorded. */
 bool cc_finalizers_ends(CcRec *rec, PyObject *o);
+/* Code that is not recorded runs because this object is freed: the recording must not drop it. */
+void cc_finalizers_told(CcRec *rec, PyObject *o);
 /* a slot held it, and a finaliser or callback observes when the slot drops it */
 bool cc_finalizers_observed(const CcRec *rec, const PyObject *o);
 void cc_finalizers_begin(CcRec *rec);   /* begins a trace after a break */

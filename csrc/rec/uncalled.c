@@ -56,11 +56,21 @@ static PyObject *ends(const CcAct *act) {
     return ref != NULL && PyWeakref_Check(ref) && cc_weak_target(ref) == NULL ? ref : NULL;
 }
 
+/* CPython warns of a coroutine that nobody awaited when it dies (_PyGen_Finalize). */
+static bool warns_of_coroutine(const CcAct *act) {
+    return act->started && act->co->co_argcount > 0 && cc_rec_in_module(act, "warnings") &&
+           cc_text_is(act->co->co_name, "_warn_unawaited_coroutine");
+}
+
 CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
     const CcAct *caller = act->prev;
     const CcEvent *ev = caller != NULL ? caller->event : NULL;
     if (cc_rec_calls(ev, act)) return CC_OK;
     if (cc_devmode_handles(act->func)) return CC_PASS_ALL;
+    if (warns_of_coroutine(act)) {
+        cc_finalizers_told(rec, cc_act_get(act, 0));
+        return CC_PASS_ALL;
+    }
     PyObject *ending = act->started || act->thrown ? ends(act) : NULL;
     if (ending != NULL && PyWeakref_Check(ending) && cc_value_origin(rec, ending) == CC_O_SOURCE)
         /* a callback, or map() passes the reference on, whose call will be a break */

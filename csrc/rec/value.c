@@ -242,6 +242,7 @@ void cc_value_clear(CcRec *rec) {
 int cc_value_const_source(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p != NULL && p->origin == CC_O_SOURCE) return p->id;
+    if (rec->trace == NULL) return -1;
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_CONST, -1, o, 0, 0, &is_new);
     if (is_new && cc_mutable_class(Py_TYPE(o))) /* the same object may get another class */
@@ -320,6 +321,7 @@ static bool owned(CcSource source) {
 }
 
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v) {
+    if (rec->trace == NULL) return -1; /* a lookup has called a key's __eq__, which ended the recording */
     bool is_new;
     const int asked = rec->trace->guards.state_reads;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, level, index, &is_new);
