@@ -259,13 +259,16 @@ static inline CC_NEW PyObject *cc_pop(CcRun *r) {
     return value;
 }
 static inline PyObject *cc_local(const CcRun *r, int i) { return cc_slot_get(r->slot[i]); }
+/* Whether anything may die with the exception. Only frames that go on running hold the StopIteration that ends a loop or
+ * a `with` over a generator. */
+bool cc_exception_holds(PyObject *exception);
 /* Drops a reference of the frame. Tells the observer if only one reference remains: should that be the observer's own,
  * the object would be dead in CPython by now. */
 static inline void cc_release(CcRun *r, CC_STEAL(1) PyObject *o) {
     if (o == NULL) return;
     const CcObserver *obs = r->act.obs;
     const Py_ssize_t n = r->act.observed && obs->released != NULL ? Py_REFCNT(o) : 0;
-    const bool ends = n == 1 && PyExceptionInstance_Check(o); /* the frames of its traceback die with it */
+    const bool ends = n == 1 && PyExceptionInstance_Check(o) && cc_exception_holds(o);
     Py_DECREF(o);
     if (n == 2 || ends) obs->released(r->act.obs, ends ? NULL : o);
 }

@@ -212,6 +212,17 @@ static void add_traceback(CcRun *r) {
     Py_XDECREF(frame);
 }
 
+bool cc_exception_holds(PyObject *exception) {
+    const PyStopIterationObject *e = (PyStopIterationObject *)exception;
+    if (!Py_IS_TYPE(exception, (PyTypeObject *)PyExc_StopIteration) || e->value != Py_None || e->dict != NULL ||
+        e->context != NULL || e->cause != NULL || e->notes != NULL || PyTuple_GET_SIZE(e->args) > 0)
+        return true;
+    PyObject *tb = e->traceback;
+    for (; tb != NULL && tb != Py_None; tb = (PyObject *)((PyTracebackObject *)tb)->tb_next)
+        if (Py_REFCNT(((PyTracebackObject *)tb)->tb_frame) == 1) return true;
+    return false;
+}
+
 /* Takes the exception out of the error indicator, normalised and with its traceback. */
 static PyObject *take_exception(void) {
     PyObject *type, *value, *traceback;

@@ -395,10 +395,13 @@ static bool guard_can_read(const CcGuards *gs, int id) {
 
 /* Queues the objects that were read from this place. */
 static void queue_known(CcRec *rec, int guard) {
-    for (int i = 0; i < rec->prov.n; i++) {
+    const int64_t *n = cc_map_find(&rec->read_by, (const void *)(intptr_t)(guard + 1));
+    int64_t left = n != NULL ? *n : 0;
+    for (int i = 0; i < rec->prov.n && left > 0; i++) {
         const CcProv *p = &rec->prov.at[i];
-        if (p->object != NULL && p->weak == NULL && p->origin == CC_O_SOURCE && p->id == guard)
-            cc_vec_push(&rec->maybe_freed, p->object);
+        if (p->object == NULL || p->weak != NULL || p->origin != CC_O_SOURCE || p->id != guard) continue;
+        cc_vec_push(&rec->maybe_freed, p->object);
+        left--;
     }
 }
 

@@ -67,6 +67,7 @@ struct CcRec {
         int guard;
     } looked[CC_FOUND];
     CcMap by_object; /* object -> index into prov */
+    CcMap read_by;   /* guard + 1 -> number of objects of prov that it read; cc_finalizers_written */
     /* cache of by_object: an event looks the same few objects up repeatedly */
     struct CcFound {
         const PyObject *object;

@@ -107,7 +107,17 @@ static struct CcFound *found(CcRec *rec, const PyObject *o) {
     return &rec->found[((uintptr_t)o >> 4 ^ (uintptr_t)o >> 10) % CC_FOUND];
 }
 
+/* Counts the objects that each guard read and that provenance holds. */
+static void count_read(CcRec *rec, const CcProv *p, int by) {
+    if (p->origin != CC_O_SOURCE || p->weak != NULL) return;
+    const void *key = (const void *)(intptr_t)(p->id + 1);
+    int64_t *n = cc_map_find(&rec->read_by, key);
+    if (n != NULL) *n += by;
+    else cc_map_put(&rec->read_by, key, by);
+}
+
 void cc_value_drop(CcRec *rec, CcProv *p) {
+    count_read(rec, p, -1);
     *found(rec, p->object) = (struct CcFound){0};
     rec->died = rec->died || (p->weak != NULL && p->origin == CC_O_SOURCE);
     cc_map_remove(&rec->by_object, p->object);
@@ -191,6 +201,7 @@ void cc_value_wrote(CcRec *rec, PyObject *o, CcDirty how) {
 CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
     CcProv *p = cc_value_find(rec, o);
     const bool was_loose = p != NULL && cc_value_loose(p);
+    if (p != NULL) count_read(rec, p, -1);
     if (p == NULL) {
         PyObject *weak = NULL;
         /* An object with a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
@@ -211,6 +222,7 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
     p->origin = (uint8_t)origin;
     if (cc_value_loose(p) && !was_loose) cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
     p->id = id;
+    count_read(rec, p, 1);
     return p;
 }
 
@@ -228,6 +240,7 @@ void cc_value_fresh(CcRec *rec, PyObject *o) {
 
 void cc_value_clear(CcRec *rec) {
     cc_map_free(&rec->by_object);
+    cc_map_free(&rec->read_by);
     memset(rec->found, 0, sizeof rec->found);
     while (rec->prov.n > 0) {
         CcProv p = rec->prov.at[--rec->prov.n];
