@@ -266,6 +266,8 @@ static bool counted(PyObject *o) {
 }
 
 static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
+    if (ev->in[0] == Py_NotImplemented)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "NotImplemented's truth, which warns");
     PyObject *o = ev->in[0];
     if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
     if (cc_tens_is(o))
