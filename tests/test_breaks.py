@@ -5,7 +5,11 @@ exceed torch._dynamo.explain's.
 """
 
 import collections
+import csv
+import io
+import itertools
 import operator
+import re
 
 import break_patterns
 import ccompile
@@ -657,3 +661,55 @@ def test_truth_of_notimplemented_warns_in_each_call():
     for _ in range(4):
         with pytest.warns(DeprecationWarning):
             alike(x + 2, compiled(x))
+
+
+class Numbered(enumerate):
+    pass
+
+
+class Paired(zip):
+    pass
+
+
+class Chained(itertools.chain):
+    pass
+
+
+OUTSIDE = {
+    "enumerate": lambda: Numbered("abc"),
+    "zip": lambda: Paired("abc", "def"),
+    "chain": lambda: Chained("ab", "c"),
+    "csv": lambda: csv.reader(["a,b", "c,d", "e,f"]),
+    "pattern": lambda: re.finditer("[ab]", "aabb"),
+    "file": lambda: io.StringIO("a\nb\nc\n"),
+}
+ADVANCES = {
+    "next": lambda it: next(it),
+    "default": lambda it: next(it, None),
+    "method": lambda it: it.__next__(),
+    "for": lambda it: [v for v, _ in zip(it, range(2))],
+    "list": lambda it: list(it),
+    "zip": lambda it: list(zip(it, "ab")),
+    "sorted": lambda it: sorted(map(str, it)),
+    "call": lambda it: (lambda *args: args)(*it),
+    "unpack": lambda it: [*it],
+    "in": lambda it: "b" in it,
+    "any": lambda it: any(v is None for v in it),
+    "islice": lambda it: list(itertools.islice(it, 2)),
+    "yield from": lambda it: list((lambda: (yield from it))()),
+}
+
+
+@pytest.mark.parametrize("advance", ADVANCES)
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_iterators_from_outside_advance(kind, advance):
+    """Also if a Python class inherits C's __next__."""
+
+    def f(x, it):
+        return x + 1, str(ADVANCES[advance](it)), str(next(it, None))
+
+    compiled, x = ccompile.compile(f), torch.ones(2)
+    for _ in range(4):
+        theirs, ours = OUTSIDE[kind](), OUTSIDE[kind]()
+        alike(f(x, theirs), compiled(x, ours))
+        assert [str(v) for v in theirs] == [str(v) for v in ours]

@@ -88,7 +88,7 @@ CcGo cc_args_guard(const CcBuiltin *b, int from, int depth) {
             continue;
         }
         if (cc_value_dirty(b->rec, o) != CC_DIRTY_NO) return stop(b, CC_R_DIRTY_READ, cc_type_name(o));
-        if (PyIter_Check(o) && cc_value_origin(b->rec, o) != CC_O_FRESH && !cc_python_class(Py_TYPE(o)))
+        if (PyIter_Check(o) && cc_value_origin(b->rec, o) != CC_O_FRESH && !cc_op_python_method(o, "__next__"))
             return stop(b, CC_R_OUTSIDE_ITER, cc_type_name(o));
         if (!cc_inside_guard(b->rec, o, depth)) return stop(b, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     }

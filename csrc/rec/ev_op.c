@@ -335,7 +335,7 @@ static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 static CcGo next_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *it = ev->in[0];
     if (cc_value_unknown(rec, it)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(it));
-    if (cc_value_origin(rec, it) != CC_O_FRESH && !(is_heap(it) && !PyGen_Check(it)))
+    if (cc_value_origin(rec, it) != CC_O_FRESH && !cc_op_python_method(it, "__next__"))
         return cc_rec_break(rec, act, PyGen_Check(it) ? CC_R_GENERATOR : CC_R_OUTSIDE_ITER, cc_type_name(it));
     return CC_OK;
 }
