@@ -655,12 +655,13 @@ def test_an_exception_without_its_traceback_is_rebuilt():
 
 def test_truth_of_notimplemented_warns_in_each_call():
     def f(x):
-        return x + (1 if not NotImplemented else 2)
+        return x + (1 if not NotImplemented else 2), bool(NotImplemented)
 
     compiled, x = ccompile.compile(f), torch.ones(2)
     for _ in range(4):
-        with pytest.warns(DeprecationWarning):
-            alike(x + 2, compiled(x))
+        with pytest.warns(DeprecationWarning) as warned:
+            alike((x + 2, True), compiled(x))
+        assert len(warned) == 2
 
 
 class Numbered(enumerate):

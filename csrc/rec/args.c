@@ -209,6 +209,8 @@ CcGo cc_args_read(const CcBuiltin *b) {
     }
     if (orders && c->n > 0 && !PyDict_Check(c->in[0]) && !cc_plain(b->rec, c->in[0]) && cc_call_any_tensor(c, 2))
         return stop(b, CC_R_TENSOR_VALUE, name);
+    if (has(b, CC_TRAIT_CONVERTS) && c->n > 0 && c->in[0] == Py_NotImplemented)
+        return stop(b, CC_R_UNKNOWN_CALL, "NotImplemented's truth, which warns");
     if (looks && cc_args_computed(b)) return stop(b, CC_R_DATA_SCALAR, name);
     if (has(b, CC_TRAIT_FIELDS) && names_attributes(c->in[0]))
         return stop(b, CC_R_UNKNOWN_CALL, "a format string that reads attributes");
