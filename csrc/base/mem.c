@@ -1,6 +1,7 @@
 /* Small allocations that callers have no way to do without. A reserve of a few MB of address space is set aside for the
  * case that memory runs out; it is then unmapped, so that the current call can finish. The next call begins by setting
  * it aside again, and runs eagerly if that fails. */
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -55,10 +56,11 @@ void *cc_mem_grow(void *at, size_t n) {
 }
 
 int64_t cc_mem_resident(void) {
-    FILE *file = fopen("/proc/self/statm", "re");
+    char text[128] = "";
     long long pages = 0;
-    if (file == NULL) return 0;
-    if (fscanf(file, "%*s %lld", &pages) != 1) pages = 0;
-    fclose(file);
-    return pages * sysconf(_SC_PAGESIZE);
+    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    return n > 0 && sscanf(text, "%*s %lld", &pages) == 1 ? pages * sysconf(_SC_PAGESIZE) : 0;
 }

@@ -386,19 +386,25 @@ static void guard_device(CcRec *rec, const Operands *operands, const CcType *typ
     if (made) cc_value_guard_module_call(rec, "torch._C", "_cuda_getDevice");
 }
 
-enum { MAX_RESULTS = 256, TRIM_NODES = 16, TRIM_BYTES = 1 << 20 };
+enum { MAX_RESULTS = 256, TRIM_NODES = 16, TRIM_BYTES = 1 << 20, SLACK = 64 };
 
 /* The recorder's own memory (1.6 MB for ResNet-50) is interleaved with torch's buffers and keeps free blocks from being
- * merged. Returns free memory from time to time, so that a first call does not peak above eager. ResNet-50's first call
- * peaks 2 to 3 MiB above eager when trimmed every 64 nodes, and 1 to 2 MiB below when every 16, which takes 25 ms more
- * (Zen 4, 2 threads). With small tensors there is nothing to return. */
+ * merged. Once the process has grown by a SLACKth, free memory is returned, so that a first call does not peak above
+ * eager. Not sooner: the kernel clears each returned page anew when torch's next ops write to it. Every 16 nodes, that
+ * took 45 ms of BERT-Base's first call; the peaks of BERT-Base and ResNet-50 are eager's either way (Zen 4). With small
+ * tensors there is nothing to return. */
 static void trim(CcRec *rec, const CcType *types, int n_out) {
-    const int n = rec->trace->graph->node.n;
     for (int i = 0; i < n_out; i++)
         rec->made += types[i].ndim >= 0 ? (int64_t)sizeof(float) * cc_type_extent(&types[i]) : 0;
-    if (n == 0 || n % TRIM_NODES != 0 || rec->made < TRIM_BYTES) return;
+    if (rec->trace->graph->node.n % TRIM_NODES != 0 || rec->made < TRIM_BYTES) return;
     rec->made = 0;
-    cc_pages_trim();
+    const int64_t now = cc_mem_resident();
+    if (rec->resident != 0 && now > rec->resident + rec->resident / SLACK) {
+        cc_pages_trim();
+        rec->resident = CC_MAX(rec->resident, cc_mem_resident());
+    } else if (rec->resident == 0) {
+        rec->resident = now;
+    }
 }
 
 /* Returns the op of the call's row, and the operands that it binds; or CC_OP_host, and all graph values among the

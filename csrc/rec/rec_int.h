@@ -75,7 +75,8 @@ struct CcRec {
     } found[CC_FOUND];
     CC_VEC(int) loose;     /* indices into prov: cc_value_loose; may hold stale entries and a few duplicates */
     int leaves;            /* frames left since the last sweep of `loose` */
-    int64_t made;          /* approximate bytes of node results since memory was last given back */
+    int64_t made;          /* approximate bytes of node results since memory was last looked at */
+    int64_t resident;      /* of the process, beyond which free memory is returned (node.c); 0: not known yet */
     CcMap input_of;        /* guard id + 1 -> graph value + 1 */
     CcAct *innermost;      /* cc_rec_begin_resume: last act of the chain */
     PyObject *unbuildable; /* borrowed: the object for which the last recipe failed */
