@@ -270,3 +270,49 @@ def test_torchs_functions_call_factories_as_attributes():
             called = {n.func.id for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
             assert not called & (names - {"range"}), function.name
     assert found > 100
+
+
+FACTORIES = {
+    "given": "x + torch.zeros(x.shape, dtype=x.dtype, device=x.device)",
+    "with another inside": "torch.cat([torch.ones(len(torch.arange(3, device=x.device)), device=x.device), x])",
+    "only inside": "x + torch.zeros(torch.arange(4, device=x.device).shape)",
+    "of the next call": "torch.zeros(4) + x.to(device=x.device)",
+    "perhaps None": "x + torch.zeros(4, device=device)",
+    "not last": "x + torch.zeros(4, device=x.device, dtype=x.dtype)",
+    "handed on": "x + call(torch.zeros, device=x.device)",
+    "kept": "(lambda zeros: x + zeros(4, device=x.device))(torch.zeros)",
+}
+
+
+@pytest.mark.parametrize("body", FACTORIES.values(), ids=FACTORIES)
+def test_factories_with_a_device(body):
+    """A function of torch's that a mode overrides (such as F.multi_head_attention_forward) runs without the mode, which
+    the recorder replays only for code whose factories have a device of their own."""
+    made = {"__name__": "torch.nn.functional"}
+    exec(
+        "import torch\nfrom torch.overrides import handle_torch_function, has_torch_function\n"
+        "def call(factory, device): return factory(4)\n"
+        "def overridden(x, device=None):\n"
+        "    if has_torch_function((x,)):\n"
+        "        return handle_torch_function(overridden, (x,), x, device=device)\n"
+        f"    return {body}\n",
+        made,
+    )
+    x = torch.ones(4)
+    with torch.no_grad(), torch.device("meta"):
+        expected, compiled = made["overridden"](x), ccompile.compile(made["overridden"])
+        assert expected.device.type == "cpu"
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), expected)
+
+
+@pytest.mark.parametrize("training", (False, True))
+@pytest.mark.parametrize("batch_first", (False, True))
+def test_attention_under_a_default_device(training, batch_first):
+    attention = nn.MultiheadAttention(16, 4, batch_first=batch_first).train(training)
+    x = torch.randn(2, 5, 16)
+    with torch.device("cpu"):
+        told = ccompile.explain(attention)(x, x, x)
+        assert (told.graph_count, told.break_count) == (1, 0), str(told)
+        for got, expected in zip(told.result, attention(x, x, x)):
+            torch.testing.assert_close(got, expected)

@@ -1,8 +1,8 @@
 /* torch's functions in Python under a default device (tens/devmode.c). While a torch-function mode is active, they find
  * that they are overridden: has_torch_function() is true, and handle_torch_function() takes the mode off the stack, calls
  * them again and puts it back. As a recording, that would be two graph breaks. A DeviceContext changes nothing but calls
- * of factories, so a function that calls none does the same at once: here the modes don't make has_torch_function()
- * true. */
+ * of factories without a device, so a function that has none does the same at once: here the modes don't make
+ * has_torch_function() true. */
 #include "rec_events.h"
 
 static PyObject *factories; /* the names of functions that a DeviceContext gives a device */
@@ -17,11 +17,35 @@ static bool find_factories(void) {
     return factories != NULL;
 }
 
-/* Whether the code names a factory; torch's functions call them as attributes of torch. */
+static bool is_attr(const CcAct *act, const CcInsn *insn, const char *name) {
+    return insn->op == CC_INSN_ATTR &&
+           PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(act->co->co_names, insn->arg), name) == 0;
+}
+
+/* Whether the call of what instruction i loads ends in `device=x.device`: a tensor's device is never None, so the mode
+ * changes nothing. The call is the first one that leaves its result where the attribute's object was, or in the slot
+ * below, where a call that does not use the method form has a NULL. */
+static bool has_device(const CcAct *act, int i) {
+    const CcInsn *insn = act->code->insn, *end = insn + act->code->n - 1, *call = &insn[i + 1];
+    while (call < end && call->depth >= insn[i].depth &&
+           !(call->op == CC_INSN_CALL && (call[1].depth == insn[i].depth || call[1].depth == insn[i].depth - 1)))
+        call++;
+    if (call >= end || call->op != CC_INSN_CALL || call->depth < insn[i].depth) return false;
+    const bool on_stack = call->aux < 0 && call[-1].op == CC_INSN_CONST; /* where CPython 3.13 has the names */
+    const int names = on_stack ? call[-1].arg : call->aux;
+    PyObject *tuple = names >= 0 ? PyTuple_GET_ITEM(act->co->co_consts, names) : NULL;
+    if (tuple == NULL || !PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) == 0) return false;
+    PyObject *last = PyTuple_GET_ITEM(tuple, PyTuple_GET_SIZE(tuple) - 1);
+    return PyUnicode_Check(last) && PyUnicode_CompareWithASCIIString(last, "device") == 0 &&
+           is_attr(act, &call[on_stack ? -2 : -1], "device");
+}
+
+/* Whether the code calls a factory without a device; torch's functions name factories as attributes of torch. */
 static bool makes_tensors(const CcAct *act) {
     for (int i = 0; i < act->code->n; i++) {
         const CcInsn *insn = &act->code->insn[i];
-        if (insn->op == CC_INSN_ATTR && PySet_Contains(factories, PyTuple_GET_ITEM(act->co->co_names, insn->arg)) != 0)
+        if (insn->op == CC_INSN_ATTR && !has_device(act, i) &&
+            PySet_Contains(factories, PyTuple_GET_ITEM(act->co->co_names, insn->arg)) != 0)
             return true;
     }
     return false;
