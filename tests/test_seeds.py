@@ -158,7 +158,7 @@ def test_debug_compilation(capsys):
     try:
         article.debug_compilation()
     finally:
-        torch._logging.set_logs()
+        ccompile.set_logs()
     shown = capsys.readouterr().out
     assert "Graph Count: 1" in shown and "Graph Break Count: 0" in shown
     assert int(shown.rsplit("nodes of the exported graph: ", 1)[1]) > 7

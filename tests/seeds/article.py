@@ -296,7 +296,7 @@ def debug_compilation():
     import logging
 
     ccompile.config.verbose = True
-    torch._logging.set_logs(dynamo=logging.INFO)
+    ccompile.set_logs(dynamo=logging.INFO)
 
     compiled_model = ccompile.compile(model, backend="ccompile")
 
