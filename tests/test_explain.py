@@ -189,6 +189,23 @@ def counts_up(x):
     return y
 
 
+def test_graphs_have_the_order_of_the_call():
+    """Also after recompilations, which record the beginning anew."""
+
+    def f(x):
+        y = torch.relu(x)
+        ccompile.graph_break()
+        y = torch.sin(y)
+        ccompile.graph_break()
+        return torch.tanh(y)
+
+    compiled = ccompile.compile(f)
+    for n in (4, 4, 8, 5):
+        compiled(torch.ones(n, 2))
+    for told in (report.report(compiled), ccompile.explain(f)(torch.ones(3, 2))):
+        assert [[op.name for op in graph.ops] for graph in told.graphs] == [["torch.relu"], ["torch.sin"], ["torch.tanh"]]
+
+
 def test_a_give_up_is_followed_by_the_recording_that_sticks():
     told = told_of(counts_up, torch.ones(3))
     assert torch.equal(told.result, torch.full((3,), 5.0))

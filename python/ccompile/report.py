@@ -179,7 +179,8 @@ class Explanation:
     def of(cls, compiled: "_core.Compiled", result: Any = None, repeats: int = 0) -> "Explanation":
         """Explains what the Compiled has recorded so far."""
         report = compiled.report()
-        # Variants of one place (other sizes, branches or loop iterations) count as one graph.
+        # Variants of one place (other sizes, branches or loop iterations) count as one graph. Places have the order in
+        # which calls first came to them; the beginning is 0.
         places = {
             (entry["root"], segment["point"]): (entry, segment)
             for entry in reversed(report["entries"])
@@ -187,7 +188,8 @@ class Explanation:
             if segment["nodes"]
         }
         parameters = _parameters(compiled)
-        graphs = [Graph.of(entry["root"], segment, parameters) for entry, segment in reversed(places.values())]
+        listed = [places[at] for at in sorted(places, key=lambda at: at[1])]
+        graphs = [Graph.of(entry["root"], segment, parameters) for entry, segment in listed]
         breaks = [BreakReason.of(found) for found in report["breaks_seen"]]
         give_ups = [BreakReason.of(found) for found in report["give_ups"]]
         state = report["last_guard_failure"], report["slower_than_eager"]
