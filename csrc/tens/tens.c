@@ -459,8 +459,7 @@ static void describe_other(const CcType *t, CcSbuf *out) {
     for (int i = 0; cc_tens_matchable(t) && i < t->size[SOFT_NDIM]; i++)
         cc_sbuf_add(out, "%s%lld%s", i ? ", " : "[", (long long)t->size[i], i + 1 < t->size[SOFT_NDIM] ? "" : "]");
     cc_sbuf_add(out, "%s",
-                !cc_tens_matchable(t)
-                    ? " whose sizes depend on data, or without kernels (sparse, a subclass, a device), or a number"
+                !cc_tens_matchable(t)     ? " of data-dependent size, or of a kind without kernels"
                 : t->dtype == CC_DT_OTHER ? " of a dtype that kernels don't support (such as complex)"
                                           : " with a neg or conj bit, or created in inference mode");
 }
