@@ -62,9 +62,10 @@ class Cost:
 
 
 def analyze_costs(model: Callable[..., Any], inputs: Iterable[Any], *, calls: int = 100, **options: Any) -> list[Cost]:
-    """Compiles the model anew and measures it with each input, a tuple of arguments or a single one: about 16 calls
+    """Compiles the model anew and measures it with each input, a tuple of arguments or a single one: up to 16 calls
     until all is compiled, then `calls` compiled ones in turn with as many eager ones. All of them are real calls with
-    their side effects. What another input has compiled serves the next one, too, as it does in a program.
+    their side effects, in the caller's grad mode and autocast. What one input has compiled serves the next one, too, as
+    it does in a program.
 
     options: those of ccompile.compile. Raises ValueError if calls is below 1."""
     if isinstance(calls, bool) or not isinstance(calls, int) or calls < 1:
