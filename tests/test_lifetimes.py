@@ -919,7 +919,7 @@ def test_what_existed_is_dropped(fn, kind):
 
 
 # ---- what the iterators of a replay hold -------------------------------------------------------------------------------
-HELD = {
+ITERATORS = {
     "enumerate": enumerate,
     "zip": lambda items: zip(items, items),
     "reversed": reversed,
@@ -930,7 +930,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("over", HELD.values(), ids=HELD)
+@pytest.mark.parametrize("over", ITERATORS.values(), ids=ITERATORS)
 def test_items_end_with_the_iterator(over):
     refs = []
 

@@ -172,7 +172,7 @@ struct CcRec {
     bool raised;  /* the current event of after() raised */
     bool differs; /* this event reads what differs in most calls: it becomes a break */
     CC_VEC(PyTypeObject *)
-        unseen_classes;     /* with special methods in C, whose reads no frame shows; the guards hold them */
+    unseen_classes;         /* with special methods in C, whose reads no frame shows; the guards hold them */
     const char *opaque;     /* this event lets C code call a special method in C of this class: it becomes a break */
     bool unseen;            /* an object of this trace was read from outside, where no effect has stored it */
     bool told;              /* code asked whether it is being compiled, and the answer was yes */
