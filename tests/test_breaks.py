@@ -10,6 +10,7 @@ import io
 import itertools
 import operator
 import re
+import reprlib
 
 import break_patterns
 import ccompile
@@ -714,3 +715,35 @@ def test_iterators_from_outside_advance(kind, advance):
         theirs, ours = OUTSIDE[kind](), OUTSIDE[kind]()
         alike(f(x, theirs), compiled(x, ours))
         assert [str(v) for v in theirs] == [str(v) for v in ours]
+
+
+@pytest.mark.parametrize("make", [list, dict])
+def test_a_container_keeps_its_address(make):
+    def f(x):
+        c = make()
+        address = id(c)
+        c.update({1: 2}) if make is dict else c.append(1)
+        ccompile.graph_break()
+        c.update({3: 2}) if make is dict else c.extend([3])
+        ccompile.graph_break()
+        return x + 1, id(c) == address, c
+
+    compiled, x = ccompile.compile(f), torch.ones(2)
+    for _ in range(4):
+        alike(f(x), compiled(x))
+
+
+class Unprintable:
+    def __repr__(self):
+        raise ValueError
+
+
+def test_reprlib_tells_the_address_of_this_call():
+    def f(x):
+        o = Unprintable()
+        return x + 1, reprlib.repr(o), hex(id(o))
+
+    compiled = ccompile.compile(f)
+    for _ in range(4):
+        _, text, address = compiled(torch.ones(2))
+        assert address[2:] in text

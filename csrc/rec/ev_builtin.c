@@ -104,7 +104,8 @@ static bool own_memo(CcRec *rec, const CcAct *act) {
 
 /* Modules that keep ids only to detect objects that contain themselves. */
 static bool looks_for_cycles(const CcAct *act) {
-    return cc_rec_in_module(act, "dataclasses") || cc_rec_in_module(act, "inspect") || cc_rec_in_module(act, "reprlib");
+    return cc_rec_in_module(act, "dataclasses") || cc_rec_in_module(act, "inspect") ||
+           (cc_rec_in_module(act, "reprlib") && cc_text_is(act->co->co_name, "wrapper")); /* recursive_repr's */
 }
 
 /* Tensor.__hash__ calls id(): a hashed tensor is guarded by identity elsewhere. */

@@ -280,6 +280,7 @@ typedef struct CcSites {
         int pc;
         CcBreakInfo why;
     }) at;
+    bool addresses;  /* its code has taken the address of an object: lists and dicts keep theirs */
     bool tracebacks; /* its code reads frames of tracebacks: exceptions with a traceback are not rebuilt */
 } CcSites;
 void cc_sites_free(CcSites *sites);

@@ -150,7 +150,7 @@ static bool adopt(CcRec *rec, PyObject *o, int source, int holders) {
     switch (cc_recipe_adopts(o)) {
     case CC_ADOPT_REDUCE: return adopt_reduced(rec, o, source, holders);
     case CC_ADOPT_WALK: return adopt_walk(rec, o, source, holders);
-    case CC_ADOPT_CONTENT: return adopt_content(rec, o, source, holders);
+    case CC_ADOPT_CONTENT: return !rec->sites->addresses && adopt_content(rec, o, source, holders);
     default: return false;
     }
 }

@@ -97,6 +97,7 @@ struct CcPlace cc_site_place(const CcAct *act, int line) {
 void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what) {
     cc_break_clear(&rec->why);
     rec->why.reason = reason;
+    rec->sites->addresses = rec->sites->addresses || reason == CC_R_ADDRESS;
     char text[400];
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
@@ -123,7 +124,7 @@ void cc_sites_cut(CcSites *sites, int n) {
 
 void cc_sites_free(CcSites *sites) {
     cc_sites_cut(sites, 0);
-    sites->tracebacks = false;
+    sites->tracebacks = sites->addresses = false;
     cc_vec_free(&sites->at);
 }
 
