@@ -122,7 +122,8 @@ def test_inputs(name, op):
 
 def test_other_dtypes():
     x, w = randn(1, 4, 6, 6).double(), randn(4, 4, 3, 3, seed=1).double()
-    assert kinds(lambda: F.max_pool2d(F.conv2d(x, w), 2)) == ["host", "host"]
+    first, *pools = kinds(lambda: F.max_pool2d(F.conv2d(x, w), 2))
+    assert first == "host" and set(pools) == {"kernel"}
 
 
 def test_unbatched_and_broken():

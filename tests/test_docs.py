@@ -170,7 +170,7 @@ def test_commands_of_bench():
     from ccompile import bench
 
     found = [shlex.split(command)[4:] for command in OWN if "ccompile bench" in command]
-    assert len(found) == 2
+    assert len(found) == 3
     for argv in found:
         args = bench.parser().parse_args(argv)
         assert args.what == "model.py:Net" and args.batch == [1, 32] and (args.save or args.against) == "baseline.json"

@@ -95,6 +95,16 @@ static bool scatter(Adjoint *a, const CcNode *n) {
 
 /* ------------------------------------------------------------------ along one dim */
 
+/* The gradient where index_fill wrote, else 0: an index that occurs twice counts once, as in torch's derivative. */
+static int filled_part(Adjoint *a, int g, const CcType *t, CcOperand dim, CcOperand index) {
+    CcType flags = *t;
+    flags.dtype = CC_DT_BOOL;
+    const int ones =
+        make(a, index_fill, t, .x = value_of(zeros(a, t)), .dim = dim, .index = index, .value = float_of(1));
+    const int filled = emit(a, CC_OP_ne, &flags, value_of(ones), float_of(0));
+    return emit(a, CC_OP_where, t, value_of(filled), value_of(g), float_of(0));
+}
+
 /* index_add, index_copy, index_fill: x along one dim. */
 static bool write_along(Adjoint *a, const CcNode *n) {
     CcIn_index_add in;
@@ -106,7 +116,10 @@ static bool write_along(Adjoint *a, const CcNode *n) {
     const int at = cc_graph_dim(type_of(a, x), &dim);
     if (n->op == CC_OP_index_add && cc_in_index_add(a->g, n, &in)) alpha = in.alpha;
     if (at < 0 || type_of(a, index.value)->ndim != 1) return false;
-    if (wants(a, source)) {
+    if (wants(a, source) && n->op == CC_OP_index_fill) {
+        const CcType t = dense(a, x);
+        cc_adjoint_add_summed(a, source.value, filled_part(a, g, &t, dim, index));
+    } else if (wants(a, source)) {
         CcType t = dense(a, x);
         t.size[at] = type_of(a, index.value)->size[0];
         cc_type_make_contiguous(&t);

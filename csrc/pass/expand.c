@@ -69,7 +69,8 @@ static bool is_plane(const CcGraph *g, const CcNode *n, const CcGroupRules *rule
 /* Means or maxima of windows, and the indices of maxima. */
 static bool pool(Parts *p, const bool *needed) {
     const CcNode n = p->whole;
-    const int dims = is_plane(p->g, &n, p->rules) ? plane_dims(p->g, &n) : 0;
+    /* may_be() found a pool of one result to be a plane; its node is gone by now, so is_plane() can't be asked */
+    const int dims = n.n_out == 1 || !p->rules->gathers ? plane_dims(p->g, &n) : 0;
     const bool adaptive = n.op == CC_OP_adaptive_max_pool;
     for (int k = 0; k < n.n_out; k++) {
         const CcOpId values = cc_window_is_max(&n) ? CC_OP_amax : CC_OP_mean;

@@ -72,8 +72,8 @@ static bool opaque_descriptor(PyObject *d) {
     return !(t == &PyFunction_Type || t == &PyProperty_Type || t == &PyMemberDescr_Type || t == &PyMethodDescr_Type ||
              t == &PyWrapperDescr_Type || t == &PyClassMethod_Type || t == &PyStaticMethod_Type ||
              t == &PyMethod_Type || t == &PyClassMethodDescr_Type || t == &PyInstanceMethod_Type ||
-             t == cc_known_type(CC_KNOWN_TUPLE_FIELD) || cc_call_breaks(d) || cc_cache_is(d) || PyType_Check(d) ||
-             PyCFunction_Check(d) || cc_value_const(d));
+             t == cc_known_type(CC_KNOWN_TUPLE_FIELD) || cc_call_breaks(d) || cc_call_function(d) != NULL ||
+             cc_cache_is(d) || PyType_Check(d) || PyCFunction_Check(d) || cc_value_const(d));
 }
 
 /* Guards the type's attribute. -1: a static type, which can't change. */
