@@ -91,8 +91,9 @@ static intptr_t read_attr(const Reader *r, int bias) {
     return value ? word_of(value) + bias : 0;
 }
 
-/* A thread that has not set the flag sets it now, because reading an attribute that is absent costs an exception. */
-static intptr_t read_local(const Reader *r) {
+/* A thread that has not set the flag sets it now, because reading an attribute that is absent costs an exception. Not
+ * inlined: cc_mode_read, which each call runs, would no longer inline read_row. */
+static __attribute__((noinline)) intptr_t read_local(const Reader *r) {
     PyObject *type, *error, *tb;
     PyErr_Fetch(&type, &error, &tb);
     PyObject *value = PyObject_GetAttr(r->call, r->arg);
@@ -106,7 +107,7 @@ static intptr_t read_local(const Reader *r) {
     return word;
 }
 
-static inline intptr_t read_row(int i, const uint64_t *keys) {
+static inline __attribute__((always_inline)) intptr_t read_row(int i, const uint64_t *keys) {
     const Reader *r = &M.row[i];
     switch (r->how) {
     case BOOL: return ((bool (*)(void))r->at)();
