@@ -5,6 +5,7 @@
  * whole model. Choices are kept in memory and on disk, per CPU, library and number of threads. What the ways are, and
  * what a choice is kept for, is the family's: ways.c (products), convways.c (convolutions). */
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include "run_int.h"
 
@@ -12,8 +13,9 @@ enum {
     ROUNDS = 3,
     /* the way that the rule picks is kept unless another one takes at most 31/32 of its time */
     FAVOUR = 32,
-    SLOW = 2,  /* a way that takes longer than the best by 1/2 is not run again */
-    STEADY = 8 /* the two best runs of the fastest way may differ by 1/8 */
+    SLOW = 2,    /* a way that takes longer than the best by 1/2 is not run again */
+    STEADY = 8,  /* the two best runs of the fastest way may differ by 1/8 */
+    SWITCHES = 2 /* most times that the kernel may have taken a CPU from this process meanwhile */
 };
 
 typedef struct Known {
@@ -30,7 +32,7 @@ static CcSbuf here; /* libraries and CPU: the part that all keys share */
 static bool is_cold(const CcChoice *c) { return c->input_bytes > cc_cpu_cache_bytes(); }
 
 static void write_here(void) {
-    cc_sbuf_add(&here, "choice 2\n%s, ", cc_blas_describe());
+    cc_sbuf_add(&here, "choice 3\n%s, ", cc_blas_describe());
     cc_dnnl_identify(&here);
     cc_sbuf_add(&here, "\n");
     cc_cpu_describe(&here);
@@ -142,7 +144,13 @@ static int fastest(const CcChoice *c, const Trial *trial) {
     return best;
 }
 
-/* Did nothing else disturb its best runs? Otherwise a busy machine's choice would be kept on disk. */
+/* Times at which the kernel took a CPU from a thread of this process that wanted to go on. */
+static long preemptions(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+/* Did nothing else disturb its best runs? */
 static bool is_steady(const Trial *t) { return t->second && t->second - t->best <= t->best / STEADY; }
 
 static void report(const CcChoice *c, const Trial *trial, int best) {
@@ -160,6 +168,7 @@ static void report(const CcChoice *c, const Trial *trial, int best) {
 int cc_choose_measure(const CcChoice *c, void *ctx) {
     Trial trial[CC_CHOICE_WAYS] = {0};
     uint64_t best = UINT64_MAX;
+    const long before = preemptions();
     for (int i = 0; i < c->kind->n; i++) begin(c, i, &trial[i], ctx);
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < c->kind->n; i++) {
@@ -173,7 +182,9 @@ int cc_choose_measure(const CcChoice *c, void *ctx) {
     keep(&key, way);
     pthread_mutex_unlock(&lock);
     char byte = (char)way;
-    if (is_steady(&trial[way])) cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){&byte, 1});
+    /* a busy machine's choice is this process's alone: under load another way may be the fastest */
+    if (is_steady(&trial[way]) && preemptions() - before <= SWITCHES)
+        cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){&byte, 1});
     cc_sbuf_free(&key);
     report(c, trial, way);
     return way;
