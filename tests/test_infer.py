@@ -516,7 +516,9 @@ def test_rules_know_what_is_contiguous(lib, name):
         plain = [o.contiguous() if isinstance(o, torch.Tensor) else o for o in operands]
         known.append(hold(lib, name, ROWS[name][1], plain, plain))
 
-    run()
+    for _ in range(4):  # what is drawn at random may leave out the operands that a rule knows
+        if not any(known):
+            run()
     assert any(known)
 
 

@@ -532,11 +532,11 @@ static void judge(CcSegment *s, const CcGraph *derived, const CcGraph *graph) {
     s->rules = CC_RULES_WRONG;
     CcSbuf was = {0}, is = {0};
     const CcNode *n = &graph->node.at[node];
-    if (s->trace->node.at[n->host].follows) return; /* a guess, not a rule */
+    const bool guess = s->trace->node.at[n->host].follows; /* no fault of a rule: torch runs later sizes */
     if (n->n_out > 0) cc_tens_describe(&derived->val.at[n->out0].type, &was);
     if (n->n_out > 0) cc_tens_describe(&graph->val.at[n->out0].type, &is);
-    cc_log_add(CC_LOG_VERIFY, "segment %d: rules gave %s for %s, torch %s", s->id, cc_sbuf_text(&was),
-               cc_op_info((CcOpId)n->op)->name, cc_sbuf_text(&is));
+    cc_log_add(guess ? CC_LOG_FALLBACK : CC_LOG_VERIFY, "segment %d: %s gave %s for %s, torch %s", s->id,
+               guess ? "a guess" : "rules", cc_sbuf_text(&was), cc_op_info((CcOpId)n->op)->name, cc_sbuf_text(&is));
     cc_sbuf_free(&was);
     cc_sbuf_free(&is);
 }

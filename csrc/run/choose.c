@@ -5,6 +5,7 @@
  * whole model. Choices are kept in memory and on disk, per CPU, library and number of threads. What the ways are, and
  * what a choice is kept for, is the family's: ways.c (products), convways.c (convolutions). */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 #include "run_int.h"
@@ -13,9 +14,8 @@ enum {
     ROUNDS = 3,
     /* the way that the rule picks is kept unless another one takes at most 31/32 of its time */
     FAVOUR = 32,
-    SLOW = 2,    /* a way that takes longer than the best by 1/2 is not run again */
-    STEADY = 8,  /* the two best runs of the fastest way may differ by 1/8 */
-    SWITCHES = 2 /* most times that the kernel may have taken a CPU from this process meanwhile */
+    SLOW = 2,  /* a way that takes longer than the best by 1/2 is not run again */
+    STEADY = 8 /* the two best runs of the fastest way may differ by 1/8 */
 };
 
 typedef struct Known {
@@ -104,30 +104,51 @@ bool cc_choose_may(const CcChoice *c) { return pays(c) && wanted(c->kind) < 0; }
 /* ------------------------------------------------------------------ measuring */
 
 typedef struct Trial {
+    CcScratch *scratch;
     uint64_t best, second; /* ns; 0: not timed */
+    bool preempted;        /* the kernel took a CPU from the process in the best run */
     bool out;              /* it can't run, or fails */
 } Trial;
 
+static int run_way(const CcChoice *c, int way, const Trial *t, void *ctx, CcErr *err) {
+    return c->kind->run(ctx, way, t->scratch ? t->scratch->at : NULL, err);
+}
+
 /* The first run packs, and makes threads and buffers. */
+static int prepare(const CcChoice *c, int way, Trial *t, void *ctx, CcErr *err) {
+    size_t bytes = 0;
+    if (c->kind->make(ctx, way, &bytes, err) < 0) return -1;
+    if (bytes && !(t->scratch = cc_scratch_take(bytes))) return cc_err_set(err, CC_E_MEMORY, "no memory to measure it");
+    return run_way(c, way, t, ctx, err);
+}
+
 static void begin(const CcChoice *c, int way, Trial *t, void *ctx) {
     CcErr why = {0};
     t->out = !(c->ways >> way & 1);
     if (t->out) return;
-    t->out = c->kind->make(ctx, way, &why) < 0 || c->kind->run(ctx, way, &why) < 0;
+    t->out = prepare(c, way, t, ctx, &why) < 0;
     if (t->out)
         cc_log_add(CC_LOG_FALLBACK, "a %s by %s is not measured: %s", c->kind->name, c->kind->way[way], why.text);
 }
 
+/* Times at which the kernel took a CPU from a thread of this process that wanted to go on. */
+static long preemptions(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
 static uint64_t time_way(const CcChoice *c, int way, Trial *t, void *ctx) {
     if (is_cold(c)) c->kind->evict(ctx);
+    const long before = preemptions();
     const uint64_t start = cc_log_now_ns();
     CcErr why; /* it ran before: begin() */
-    if (c->kind->run(ctx, way, &why) < 0) t->out = true;
+    if (run_way(c, way, t, ctx, &why) < 0) t->out = true;
     const uint64_t spent = CC_MAX(1, cc_log_now_ns() - start);
     if (t->out) return UINT64_MAX;
     if (!t->best || spent < t->best) {
         t->second = t->best;
         t->best = spent;
+        t->preempted = preemptions() > before;
     } else if (!t->second || spent < t->second) {
         t->second = spent;
     }
@@ -144,14 +165,14 @@ static int fastest(const CcChoice *c, const Trial *trial) {
     return best;
 }
 
-/* Times at which the kernel took a CPU from a thread of this process that wanted to go on. */
-static long preemptions(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+/* Did nothing else disturb the best runs? A busy machine's choice is this process's alone: under load another way may be
+ * the fastest. */
+static bool is_steady(const CcChoice *c, const Trial *trial, int way) {
+    const Trial *t = &trial[way];
+    for (int i = 0; i < c->kind->n; i++)
+        if (trial[i].best && trial[i].preempted) return false;
+    return t->second && t->second - t->best <= t->best / STEADY;
 }
-
-/* Did nothing else disturb its best runs? */
-static bool is_steady(const Trial *t) { return t->second && t->second - t->best <= t->best / STEADY; }
 
 static void report(const CcChoice *c, const Trial *trial, int best) {
     CcSbuf text = {0}, sizes = {0};
@@ -168,13 +189,13 @@ static void report(const CcChoice *c, const Trial *trial, int best) {
 int cc_choose_measure(const CcChoice *c, void *ctx) {
     Trial trial[CC_CHOICE_WAYS] = {0};
     uint64_t best = UINT64_MAX;
-    const long before = preemptions();
     for (int i = 0; i < c->kind->n; i++) begin(c, i, &trial[i], ctx);
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < c->kind->n; i++) {
             if (trial[i].out || (round && trial[i].best > best + best / SLOW)) continue;
             best = CC_MIN(best, time_way(c, i, &trial[i], ctx));
         }
+    for (int i = 0; i < c->kind->n; i++) cc_scratch_give(trial[i].scratch);
     const int way = fastest(c, trial);
     CcSbuf key = {0};
     write_key(c, &key);
@@ -182,10 +203,19 @@ int cc_choose_measure(const CcChoice *c, void *ctx) {
     keep(&key, way);
     pthread_mutex_unlock(&lock);
     char byte = (char)way;
-    /* a busy machine's choice is this process's alone: under load another way may be the fastest */
-    if (is_steady(&trial[way]) && preemptions() - before <= SWITCHES)
-        cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){&byte, 1});
+    if (is_steady(c, trial, way)) cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){&byte, 1});
     cc_sbuf_free(&key);
     report(c, trial, way);
     return way;
 }
+
+/* ------------------------------------------------------------------ what was chosen after the plan was laid out */
+
+int cc_choose_take(_Atomic(char *) *spare, size_t bytes, char **out, CcErr *err) {
+    *out = atomic_exchange(spare, NULL);
+    if (bytes && !*out && !(*out = aligned_alloc(64, (bytes + 63) / 64 * 64)))
+        return cc_err_set(err, CC_E_MEMORY, "no memory for a step's scratch");
+    return 0;
+}
+
+void cc_choose_give(_Atomic(char *) *spare, char *scratch) { free(atomic_exchange(spare, scratch)); }

@@ -130,7 +130,9 @@ static int run_library(const CcConv *conv, const CcHost *host, void *dst, char *
     cc_prim_version(&call, conv->packed, host, conv->weights);
     if (cc_dnnl_run(conv->prim, &call, err) < 0) return -1;
     Clamp c = {dst, conv->image.low, conv->image.high};
-    if (conv->clamps) cc_omp_run(clamp, &c, conv->numel, conv->numel < FEW_NUMBERS ? 1 : cc_omp_width());
+    int64_t n = 1;
+    for (int i = 0; conv->clamps && i < conv->desc->dst.ndim; i++) n *= conv->desc->dst.size[i];
+    if (conv->clamps) cc_omp_run(clamp, &c, n, n < FEW_NUMBERS ? 1 : cc_omp_width());
     return 0;
 }
 

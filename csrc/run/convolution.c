@@ -520,7 +520,6 @@ static CcConv *describe_library(const CcGraph *g, const int *nodes, int n, CcAre
     conv->desc = desc;
     conv->clamps = clamps;
     conv->image = bounds;
-    conv->numel = cc_type_numel(&g->val.at[conv->dst].type);
     find_bases(g, conv, false);
     return conv;
 }
@@ -588,8 +587,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
 
 static const char *way(const void *work) {
     const CcConv *conv = work;
-    if (conv->ways) return cc_convways_name(conv->ways, conv);
-    return conv->prim ? "onednn" : WAY[conv->image.way];
+    return cc_convways_name(conv->ways, conv);
 }
 
 static void free_conv(void *work) {

@@ -28,7 +28,7 @@ struct CcConvWays {
      * way that it found, or NULL: the rule's. */
     atomic_bool measures;
     _Atomic(CcConv *) better;
-    _Atomic(char *) spare; /* scratch memory of `better`; NULL: a run uses it */
+    _Atomic(char *) spare; /* scratch memory of `better` (cc_choose_take) */
 };
 
 /* ------------------------------------------------------------------ keys */
@@ -68,10 +68,9 @@ typedef struct Contest {
     int64_t batch; /* that is measured */
     CcPrimDesc desc;
     CcConv part[WAYS];
-    CcScratch *scratch[WAYS];
 } Contest;
 
-static int make(void *ctx, int way, CcErr *err) {
+static int make(void *ctx, int way, size_t *bytes, CcErr *err) {
     Contest *t = ctx;
     CcConv *part = &t->part[way];
     *part = *t->ways->way[way];
@@ -80,19 +79,17 @@ static int make(void *ctx, int way, CcErr *err) {
         t->desc = *part->desc;
         t->desc.src.size[0] = t->batch;
         cc_vet_resize(&t->desc, 0, t->batch);
-        part->numel = part->numel / part->desc->dst.size[0] * t->batch;
+        part->desc = &t->desc;
         part->prim = cc_dnnl_get(&t->desc, err);
         if (!part->prim) return -1;
     }
-    const size_t bytes = cc_convcall_bytes(part);
-    if (bytes && !(t->scratch[way] = cc_scratch_take(bytes)))
-        return cc_err_set(err, CC_E_MEMORY, "no memory to measure it");
+    *bytes = cc_convcall_bytes(part);
     return 0;
 }
 
-static int run(void *ctx, int way, CcErr *err) {
+static int run(void *ctx, int way, char *scratch, CcErr *err) {
     const Contest *t = ctx;
-    return cc_convcall_run(&t->part[way], t->host, t->dst, t->scratch[way] ? t->scratch[way]->at : NULL, err);
+    return cc_convcall_run(&t->part[way], t->host, t->dst, scratch, err);
 }
 
 static void evict(void *ctx) {
@@ -124,9 +121,7 @@ static CcConv *measure(CcConvWays *w, const CcHost *host, void *dst) {
     const int64_t whole = w->desc.src.size[0];
     Contest t = {.ways = w, .host = host, .dst = dst, .batch = CC_MAX(1, MOST_WORK / w->work)};
     if (t.batch > whole || reorders(w)) t.batch = whole; /* copies are of all images */
-    CcConv *best = w->way[cc_choose_measure(&w->choice, &t)];
-    for (int i = 0; i < WAYS; i++) cc_scratch_give(t.scratch[i]);
-    return best;
+    return w->way[cc_choose_measure(&w->choice, &t)];
 }
 
 /* ------------------------------------------------------------------ the ways */
@@ -209,17 +204,15 @@ static void change_to(CcConvWays *w, CcConv *rule, CcConv *best) {
 }
 
 static int run_better(CcConvWays *w, const CcConv *conv, const CcHost *host, void *dst, CcErr *err) {
-    const size_t bytes = cc_convcall_bytes(conv);
-    char *scratch = atomic_exchange(&w->spare, NULL);
-    if (bytes && !scratch && !(scratch = aligned_alloc(64, (bytes + 63) / 64 * 64)))
-        return cc_err_set(err, CC_E_MEMORY, "no memory for a convolution");
+    char *scratch;
+    if (cc_choose_take(&w->spare, cc_convcall_bytes(conv), &scratch, err) < 0) return -1;
     const int status = cc_convcall_run(conv, host, dst, scratch, err);
-    free(atomic_exchange(&w->spare, scratch));
+    cc_choose_give(&w->spare, scratch);
     return status;
 }
 
 int cc_convways_run(CcConvWays *w, CcConv *rule, const CcHost *host, void *dst, CcErr *err) {
-    if (atomic_exchange(&w->measures, false)) {
+    if (w->measures && atomic_exchange(&w->measures, false)) {
         const int known = cc_choose_known(&w->choice); /* an equal convolution may have measured */
         change_to(w, rule, known < 0 ? measure(w, host, dst) : w->way[known]);
     }
@@ -228,8 +221,9 @@ int cc_convways_run(CcConvWays *w, CcConv *rule, const CcHost *host, void *dst, 
 }
 
 const char *cc_convways_name(const CcConvWays *w, const CcConv *rule) {
-    const CcConv *better = atomic_load((_Atomic(CcConv *) *)&w->better);
+    const CcConv *better = w ? atomic_load((_Atomic(CcConv *) *)&w->better) : NULL;
     const CcConv *conv = better ? better : rule;
+    if (!conv->prim && conv->image.way == CC_CONV_ONE) return "one_output"; /* never one of several */
     return conv->prim ? NAME[ONEDNN] : NAME[way_of(&conv->image)];
 }
 

@@ -26,7 +26,7 @@ enum {
 /* A way that was chosen after the plan was laid out, so its scratch memory is its own. */
 typedef struct Better {
     CcWay way;
-    _Atomic(char *) spare; /* NULL: a run uses it */
+    _Atomic(char *) spare; /* cc_choose_take */
 } Better;
 
 typedef struct CcProduct {
@@ -420,14 +420,12 @@ static int run_transposed(const CcProduct *product, CcPrimCall *call, CcErr *err
 }
 
 static int run_better(const CcProduct *p, Better *better, CcPrimCall *call, const CcHost *host, CcErr *err) {
-    const size_t bytes = cc_ways_bytes(&better->way);
-    char *scratch = atomic_exchange(&better->spare, NULL);
-    if (bytes && !scratch && !(scratch = aligned_alloc(64, (bytes + 63) / 64 * 64)))
-        return cc_err_set(err, CC_E_MEMORY, "no memory for a product");
+    char *scratch;
+    if (cc_choose_take(&better->spare, cc_ways_bytes(&better->way), &scratch, err) < 0) return -1;
     call->scratch = scratch;
     cc_prim_version(call, better->way.packed, host, p->weights);
     const int status = cc_ways_run(&better->way, call, err);
-    free(atomic_exchange(&better->spare, scratch));
+    cc_choose_give(&better->spare, scratch);
     return status;
 }
 

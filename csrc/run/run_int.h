@@ -225,9 +225,10 @@ typedef struct CcChoiceKind {
     int n;                                              /* of them, at most CC_CHOICE_WAYS */
     void (*write_sizes)(const void *desc, CcSbuf *out); /* for events */
     void (*write_key)(const void *desc,
-                      CcSbuf *out);              /* all that the times depend on; steps of equal keys share a choice */
-    int (*make)(void *ctx, int way, CcErr *err); /* before its first run */
-    int (*run)(void *ctx, int way, CcErr *err);
+                      CcSbuf *out); /* all that the times depend on; steps of equal keys share a choice */
+    /* Before its first run; *bytes: of scratch memory that a run needs. */
+    int (*make)(void *ctx, int way, size_t *bytes, CcErr *err);
+    int (*run)(void *ctx, int way, char *scratch, CcErr *err);
     void (*evict)(void *ctx); /* moves the weights out of the caches */
 } CcChoiceKind;
 typedef struct CcChoice {
@@ -241,6 +242,9 @@ typedef struct CcChoice {
 bool cc_choose_may(const CcChoice *c);  /* several ways, and does measuring pay? */
 int cc_choose_known(const CcChoice *c); /* an earlier measurement's way, in this process or on disk; -1: none */
 int cc_choose_measure(const CcChoice *c, void *ctx); /* any thread */
+/* Scratch memory of a way that was chosen after the plan was laid out: `spare` keeps it between runs; NULL: one uses it. */
+CC_MUST int cc_choose_take(_Atomic(char *) *spare, size_t bytes, char **out, CcErr *err);
+void cc_choose_give(_Atomic(char *) *spare, char *scratch);
 
 /* convcall.c: a convolution and what follows it, by our own code or oneDNN. */
 enum { CC_CONV_MAX_NORM = 4096 }; /* channels of a batch norm: its scale and shift are on the stack */
@@ -263,7 +267,6 @@ typedef struct CcConv {
     const CcPrimDesc *desc;   /* of a primitive that is made when it is needed */
     CcConvShape image;        /* of our own code */
     bool clamps;              /* a pass over the primitive's result clamps it to the image's bounds */
-    int64_t numel;            /* of dst */
     struct CcConv *wide;      /* our own code: the convolution before this one, computed row by row; NULL: none */
     struct CcConvWays *ways;  /* other ways of running it; NULL: there is one */
     int more;                 /* our own code: the value that is added */
@@ -286,7 +289,7 @@ CcConv *cc_convways_known(CcConvWays *ways,
                           CcConv *rule); /* the way to begin with: of an earlier choice, or the rule's */
 /* Runs it by the fastest way, which the first run finds. `rule`: the way that it began with. */
 CC_MUST int cc_convways_run(CcConvWays *ways, CcConv *rule, const CcHost *host, void *dst, CcErr *err);
-const char *cc_convways_name(const CcConvWays *ways, const CcConv *rule); /* of the way that runs */
+const char *cc_convways_name(const CcConvWays *ways, const CcConv *rule); /* of the way that runs; ways may be NULL */
 void cc_convways_clear(CcConvWays *ways);                                 /* frees all that is not in the arena */
 
 /* ways.c: the implementations of one product. Packed ones keep packed copies of frozen weights. */

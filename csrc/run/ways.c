@@ -125,7 +125,6 @@ typedef struct Contest {
     CcPrimDesc part;
     const CcPrimCall *call;
     CcWay way[CC_WAYS];
-    CcScratch *scratch[CC_WAYS];
 } Contest;
 
 /* The first columns of the product, in the same memory. */
@@ -149,20 +148,18 @@ static void evict(void *ctx) {
         cc_cpu_evict((const char *)t->call->weights + i * w->stride[!inner] * size, w->size[inner] * size);
 }
 
-static int make(void *ctx, int way, CcErr *err) {
+static int make(void *ctx, int way, size_t *bytes, CcErr *err) {
     Contest *t = ctx;
     if (cc_ways_make(&t->way[way], (CcWayKind)way, &t->part, err) < 0) return -1;
-    const size_t bytes = cc_ways_bytes(&t->way[way]);
-    if (bytes && !(t->scratch[way] = cc_scratch_take(bytes)))
-        return cc_err_set(err, CC_E_MEMORY, "no memory to measure it");
+    *bytes = cc_ways_bytes(&t->way[way]);
     return 0;
 }
 
-static int run(void *ctx, int way, CcErr *err) {
+static int run(void *ctx, int way, char *scratch, CcErr *err) {
     const Contest *t = ctx;
     CcPrimCall own = *t->call;
     own.packed = own.version == CC_NO_VERSION ? NULL : t->way[way].packed;
-    own.scratch = t->scratch[way] ? t->scratch[way]->at : NULL;
+    own.scratch = scratch;
     return cc_ways_run(&t->way[way], &own, err);
 }
 
@@ -189,9 +186,6 @@ CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_
 CcWayKind cc_ways_measure(const CcChoice *c, const CcPrimCall *call) {
     Contest t = {.part = part_of(c->desc), .call = call};
     const CcWayKind way = (CcWayKind)cc_choose_measure(c, &t);
-    for (int i = 0; i < CC_WAYS; i++) {
-        cc_ways_clear(&t.way[i]);
-        cc_scratch_give(t.scratch[i]);
-    }
+    for (int i = 0; i < CC_WAYS; i++) cc_ways_clear(&t.way[i]);
     return way;
 }
