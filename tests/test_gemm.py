@@ -223,10 +223,11 @@ print(sum(e.kind == "choice" for e in ccompile.events()))
 
 
 def test_choices_are_kept_on_disk(tmp_path):
-    """For numbers of rows nearby, too. What a busy machine has disturbed is measured again by the next process."""
+    """For numbers of rows nearby, too. What a busy machine has disturbed is measured again until three processes agree: with
+    at most six ways, the fourteenth process measures nothing."""
     env = {**os.environ, "CCOMPILE_CACHE_DIR": str(tmp_path)}
     counts = []
-    while counts[-1:] != ["0"] and len(counts) < 8:
+    while counts[-1:] != ["0"] and len(counts) < 14:
         done = subprocess.run([sys.executable, "-c", CHOOSE], env=env, capture_output=True, text=True, check=True)
         counts.append(done.stdout.strip())
     assert counts[-1] == "0" and set(counts[:-1]) == {"1"}

@@ -15,12 +15,18 @@ enum {
     /* the way that the rule picks is kept unless another one takes at most 31/32 of its time */
     FAVOUR = 32,
     SLOW = 2,  /* a way that takes longer than the best by 1/2 is not run again */
-    STEADY = 8 /* the two best runs of the fastest way may differ by 1/8 */
+    STEADY = 8, /* the two best runs of the fastest way may differ by 1/8 */
+    VOTES = 3   /* so many processes that chose the same way settle a choice; an undisturbed one settles it alone */
 };
+
+/* What is on disk: how many processes chose each way. */
+typedef struct Votes {
+    uint8_t of[CC_CHOICE_WAYS];
+} Votes;
 
 typedef struct Known {
     CcSbuf key;
-    int way; /* -1: not on disk */
+    int way; /* -1: not settled on disk */
 } Known;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -32,7 +38,7 @@ static CcSbuf here; /* libraries and CPU: the part that all keys share */
 static bool is_cold(const CcChoice *c) { return c->input_bytes > cc_cpu_cache_bytes(); }
 
 static void write_here(void) {
-    cc_sbuf_add(&here, "choice 3\n%s, ", cc_blas_describe());
+    cc_sbuf_add(&here, "choice 4\n%s, ", cc_blas_describe());
     cc_dnnl_identify(&here);
     cc_sbuf_add(&here, "\n");
     cc_cpu_describe(&here);
@@ -73,18 +79,34 @@ static int wanted(const CcChoiceKind *kind) {
     return -1;
 }
 
+static Votes read_votes(const CcSbuf *key) {
+    Votes votes = {0};
+    CcBlob blob;
+    if (!cc_disk_get(CC_DISK_TUNING, cc_sbuf_text((CcSbuf *)key), key->n, &blob)) return votes;
+    if (blob.n == sizeof votes) memcpy(&votes, blob.at, sizeof votes);
+    free(blob.at);
+    return votes;
+}
+
+static void vote(const CcSbuf *key, int way, int weight) {
+    Votes votes = read_votes(key);
+    votes.of[way] = (uint8_t)CC_MIN(votes.of[way] + weight, VOTES);
+    cc_disk_put(CC_DISK_TUNING, cc_sbuf_text((CcSbuf *)key), key->n, &(CcBlob){(char *)&votes, sizeof votes});
+}
+
+static int settled(const Votes *votes) {
+    for (int i = 0; i < CC_CHOICE_WAYS; i++)
+        if (votes->of[i] >= VOTES) return i;
+    return -1;
+}
+
 static int known_here(const CcChoice *c) {
     CcSbuf key = {0};
-    CcBlob blob;
     write_key(c, &key);
     pthread_mutex_lock(&lock);
     if (!find(&key)) {
-        int way = -1;
-        if (cc_disk_get(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &blob)) {
-            way = blob.n == 1 ? blob.at[0] : -1;
-            free(blob.at);
-        }
-        keep(&key, way);
+        const Votes votes = read_votes(&key);
+        keep(&key, settled(&votes));
     }
     const int way = find(&key)->way;
     pthread_mutex_unlock(&lock);
@@ -165,8 +187,8 @@ static int fastest(const CcChoice *c, const Trial *trial) {
     return best;
 }
 
-/* Did nothing else disturb the best runs? A busy machine's choice is this process's alone: under load another way may be
- * the fastest. */
+/* Did nothing else disturb the best runs? Under load another way may be the fastest, so a disturbed choice serves this
+ * process and is one vote on disk: later processes measure again until VOTES of them agree. */
 static bool is_steady(const CcChoice *c, const Trial *trial, int way) {
     const Trial *t = &trial[way];
     for (int i = 0; i < c->kind->n; i++)
@@ -202,8 +224,7 @@ int cc_choose_measure(const CcChoice *c, void *ctx) {
     pthread_mutex_lock(&lock);
     keep(&key, way);
     pthread_mutex_unlock(&lock);
-    char byte = (char)way;
-    if (is_steady(c, trial, way)) cc_disk_put(CC_DISK_TUNING, cc_sbuf_text(&key), key.n, &(CcBlob){&byte, 1});
+    vote(&key, way, is_steady(c, trial, way) ? VOTES : 1);
     cc_sbuf_free(&key);
     report(c, trial, way);
     return way;
