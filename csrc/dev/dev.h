@@ -37,8 +37,9 @@ const CcCpu *cc_cpu_info(void); /* reads CCOMPILE_CPU (avx2, base) once */
 #define CC_CPU_WIDEST(name)                                                                                            \
     (cc_cpu_info()->vector_bytes == 64 ? name##_avx512 : cc_cpu_info()->vector_bytes == 32 ? name##_avx2 : name##_base)
 void cc_cpu_describe(CcSbuf *out);              /* part of the cache key of code compiled for this CPU */
-int64_t cc_cpu_cache_bytes(void);               /* of its largest cache */
+int64_t cc_cpu_core_cache_bytes(void);          /* of the largest cache that a core has to itself */
 void cc_cpu_evict(const void *at, int64_t n);   /* drops these bytes from all caches, for measurements */
+void cc_cpu_evict_pages(void);                  /* fills this core's translation cache (TLB) with other pages */
 void *cc_cpu_vector_function(const char *name); /* address in libmvec.so.1; NULL: none */
 bool cc_cpu_has_vector_function(const char *name);
 
@@ -111,7 +112,8 @@ bool cc_content_tracks_writes(void); /* true: fingerprints re-read written pages
 typedef struct CcPacked CcPacked;
 CcPacked *cc_packed_new(void);
 void cc_packed_free(CcPacked *packed);
-void cc_packed_drop(CcPacked *packed); /* releases the kept copy; NULL is fine */
+void cc_packed_drop(CcPacked *packed);  /* releases the kept copy; NULL is fine */
+void cc_packed_evict(CcPacked *packed); /* moves the kept copy out of the caches */
 
 /* ---- halves.c: converts n contiguous elements of dtype F32, BF16 or F16 to f32 and back ---- */
 void cc_halves_widen(CcDtype dtype, const void *from, float *to, int64_t n);

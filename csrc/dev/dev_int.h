@@ -14,6 +14,7 @@ typedef struct CcPackForm {
 } CcPackForm;
 typedef struct CcPack {
     CcPackChunk *chunk; /* owner of the memory; NULL: malloc'ed alone */
+    size_t bytes;       /* of `at` */
     const void *from;
     uint64_t version;
     CcPackForm form;

@@ -67,6 +67,12 @@ void cc_packed_drop(CcPacked *packed) {
     cc_packed_done(before);
 }
 
+void cc_packed_evict(CcPacked *packed) {
+    pthread_mutex_lock(&packed->lock);
+    if (packed->now) cc_cpu_evict(packed->now->at, (int64_t)packed->now->bytes);
+    pthread_mutex_unlock(&packed->lock);
+}
+
 /* ------------------------------------------------------------------ shared copies */
 
 static CcPack **bucket_of(const void *from, uint64_t version) {
@@ -168,6 +174,7 @@ CcPack *cc_packed_make(size_t bytes, const void *from, uint64_t version, const C
     CcPack *pack = bytes < LARGE ? aligned_alloc(ALIGN, rounded) : carve(rounded);
     if (!pack) return NULL;
     if (bytes < LARGE) pack->chunk = NULL;
+    pack->bytes = bytes;
     pack->from = from;
     pack->version = version;
     pack->form = *form;

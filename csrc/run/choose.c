@@ -1,7 +1,7 @@
 /* choose: measures which of several ways of running a step is the fastest on this machine.
  *
  * The ways run in turn, in the first run of a plan, on the operands of that run: so weights have their real alignment
- * and strides. If the plan's inputs exceed the caches, each timed run finds the weights in memory, as in a call of the
+ * and strides. If the plan's inputs exceed the cores' own caches, each timed run finds the weights in memory, as in a call of the
  * whole model. Choices are kept in memory and on disk, per CPU, library and number of threads. What the ways are, and
  * what a choice is kept for, is the family's: ways.c (products), convways.c (convolutions). */
 #include <pthread.h>
@@ -14,7 +14,7 @@ enum {
     ROUNDS = 3,
     /* the way that the rule picks is kept unless another one takes at most 31/32 of its time */
     FAVOUR = 32,
-    SLOW = 2,  /* a way that takes longer than the best by 1/2 is not run again */
+    SLOW = 2,   /* a way that takes longer than the best by 1/2 is not run again */
     STEADY = 8, /* the two best runs of the fastest way may differ by 1/8 */
     VOTES = 3   /* so many processes that chose the same way settle a choice; an undisturbed one settles it alone */
 };
@@ -35,10 +35,11 @@ static CcSbuf here; /* libraries and CPU: the part that all keys share */
 
 /* ------------------------------------------------------------------ the key */
 
-static bool is_cold(const CcChoice *c) { return c->input_bytes > cc_cpu_cache_bytes(); }
+/* A cache that cores share is not counted on: other programs, or other guests of the host, use it, too. */
+static bool is_cold(const CcChoice *c) { return c->input_bytes > cc_omp_width() * cc_cpu_core_cache_bytes(); }
 
 static void write_here(void) {
-    cc_sbuf_add(&here, "choice 4\n%s, ", cc_blas_describe());
+    cc_sbuf_add(&here, "choice 6\n%s, ", cc_blas_describe());
     cc_dnnl_identify(&here);
     cc_sbuf_add(&here, "\n");
     cc_cpu_describe(&here);
@@ -159,8 +160,14 @@ static long preemptions(void) {
     return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
 }
 
+static void evict_pages(void *ctx, int64_t begin, int64_t end) {
+    (void)ctx, (void)begin, (void)end;
+    cc_cpu_evict_pages();
+}
+
 static uint64_t time_way(const CcChoice *c, int way, Trial *t, void *ctx) {
-    if (is_cold(c)) c->kind->evict(ctx);
+    c->kind->advance(ctx, way, is_cold(c));
+    if (is_cold(c)) cc_omp_run(evict_pages, NULL, cc_omp_width(), cc_omp_width());
     const long before = preemptions();
     const uint64_t start = cc_log_now_ns();
     CcErr why; /* it ran before: begin() */

@@ -92,11 +92,13 @@ static int run(void *ctx, int way, char *scratch, CcErr *err) {
     return cc_convcall_run(&t->part[way], t->host, t->dst, scratch, err);
 }
 
-static void evict(void *ctx) {
+static void advance(void *ctx, int way, bool cold) {
     const Contest *t = ctx;
-    const CcConv *any = t->ways->way[t->ways->choice.rule];
+    const CcConv *any = t->ways->way[way];
     const CcTensorDesc *w = &t->ways->desc.weights;
     int64_t last = 0;
+    if (!cold) return;
+    if (any->packed) cc_packed_evict(any->packed);
     for (int i = 0; i < w->ndim; i++) last += (w->size[i] - 1) * w->stride[i];
     cc_cpu_evict(cc_prim_data(t->host, any->weights, any->weights_at), (last + 1) * (int64_t)sizeof(float));
 }
@@ -108,7 +110,7 @@ static const CcChoiceKind CONVOLUTION = {.name = "convolution",
                                          .write_key = write_key,
                                          .make = make,
                                          .run = run,
-                                         .evict = evict};
+                                         .advance = advance};
 
 static bool reorders(const CcConvWays *w) {
     bool any = false;

@@ -1,5 +1,5 @@
 /* ways: the implementations that can run one product. The weights stay plain, or a call packs them once and keeps the
- * copy (frozen weights). choose.c measures them; a wide product is measured by fewer of its columns, and the number of
+ * copy (frozen weights). choose.c measures them; a wide product is measured by some of its columns at a time, and the number of
  * rows counts in steps of half a power of two, so that sequences of many lengths share a few choices. */
 #include "run_int.h"
 
@@ -9,7 +9,10 @@ enum {
     MOST_ROWS = 512,
     FEW_COLUMNS = 128 /* multiple of the columns that are measured */
 };
-static const int64_t MOST_WORK = 1 << 26;  /* multiply-adds of a measured run, 1 ms at 130 GFLOP/s */
+/* Multiply-adds of a measured run, 4 ms at 250 GFLOP/s: the usual models' products are measured whole. A part of their
+ * columns misled: oneDNN multiplies 128x768 by 768x3072 ([k, n]) at 140 GFLOP/s, by 2,688 of its columns at 270, and
+ * 128x3072 by 3072x768 at 220, by 170 of its columns at 320 (Intel Xeon with AMX, two threads). */
+static const int64_t MOST_WORK = 1 << 29;
 static const int64_t LEAST_WORK = 1 << 20; /* smaller products follow the rule */
 
 static const char *const NAME[] = {[CC_WAY_OWN] = "own",
@@ -122,12 +125,14 @@ static void write_key(const void *desc, CcSbuf *out) {
 
 /* A measured call. */
 typedef struct Contest {
+    const CcPrimDesc *whole;
     CcPrimDesc part;
     const CcPrimCall *call;
+    int64_t column; /* the first one of the part that the next run computes */
     CcWay way[CC_WAYS];
 } Contest;
 
-/* The first columns of the product, in the same memory. */
+/* Some columns of the product. */
 static CcPrimDesc part_of(const CcPrimDesc *d) {
     CcPrimDesc part = *d;
     const int64_t most = MOST_WORK / (d->dst.size[0] * d->src.size[1]);
@@ -139,13 +144,40 @@ static CcPrimDesc part_of(const CcPrimDesc *d) {
     return part;
 }
 
-static void evict(void *ctx) {
-    const Contest *t = ctx;
+static const void *at_column(const void *from, const CcTensorDesc *t, int64_t column) {
+    if (!from || t->ndim < 2 || t->size[1] == 1) return from;
+    return (const char *)from + column * t->stride[1] * cc_dtype_info(t->dtype)->size;
+}
+
+static CcPrimCall part_call(const Contest *t) {
+    CcPrimCall call = *t->call;
+    call.weights = at_column(call.weights, &t->whole->weights, t->column);
+    call.bias = at_column(call.bias, &t->whole->bias, t->column);
+    call.dst = (void *)at_column(call.dst, &t->whole->dst, t->column);
+    for (int i = 0; i < t->whole->n_post; i++)
+        call.post[i] = at_column(call.post[i], &t->whole->post[i].operand, t->column);
+    return call;
+}
+
+static void evict_weights(const Contest *t) {
     const CcTensorDesc *w = &t->part.weights;
+    const CcPrimCall call = part_call(t);
     const int inner = w->stride[0] == 1 ? 0 : 1;
     const int64_t size = cc_dtype_info(w->dtype)->size;
     for (int64_t i = 0; i < w->size[!inner]; i++)
-        cc_cpu_evict((const char *)t->call->weights + i * w->stride[!inner] * size, w->size[inner] * size);
+        cc_cpu_evict((const char *)call.weights + i * w->stride[!inner] * size, w->size[inner] * size);
+}
+
+/* Each run takes the next columns, which the caches and the page table's cache know as little as in a model's call. A way
+ * that packs keeps to its copy of the first ones. */
+static void advance(void *ctx, int way, bool cold) {
+    Contest *t = ctx;
+    const int64_t columns = t->part.dst.size[1];
+    CcPacked *packed = t->call->version == CC_NO_VERSION ? NULL : t->way[way].packed;
+    t->column = packed || t->column + 2 * columns > t->whole->dst.size[1] ? 0 : t->column + columns;
+    if (!cold) return;
+    if (packed) cc_packed_evict(packed);
+    else evict_weights(t);
 }
 
 static int make(void *ctx, int way, size_t *bytes, CcErr *err) {
@@ -157,7 +189,7 @@ static int make(void *ctx, int way, size_t *bytes, CcErr *err) {
 
 static int run(void *ctx, int way, char *scratch, CcErr *err) {
     const Contest *t = ctx;
-    CcPrimCall own = *t->call;
+    CcPrimCall own = part_call(t);
     own.packed = own.version == CC_NO_VERSION ? NULL : t->way[way].packed;
     own.scratch = scratch;
     return cc_ways_run(&t->way[way], &own, err);
@@ -170,7 +202,7 @@ static const CcChoiceKind PRODUCT = {.name = "product",
                                      .write_key = write_key,
                                      .make = make,
                                      .run = run,
-                                     .evict = evict};
+                                     .advance = advance};
 
 CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_t input_bytes) {
     const int r = d->dst.ndim - 2;
@@ -184,7 +216,7 @@ CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_
 }
 
 CcWayKind cc_ways_measure(const CcChoice *c, const CcPrimCall *call) {
-    Contest t = {.part = part_of(c->desc), .call = call};
+    Contest t = {.whole = c->desc, .part = part_of(c->desc), .call = call};
     const CcWayKind way = (CcWayKind)cc_choose_measure(c, &t);
     for (int i = 0; i < CC_WAYS; i++) cc_ways_clear(&t.way[i]);
     return way;
