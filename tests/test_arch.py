@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
-FILES = sorted(p for p in CSRC.glob("*/*") if p.suffix in (".c", ".h", ".def"))
+FILES = sorted(p for p in CSRC.glob("*/*") if p.suffix in (".c", ".h", ".def", ".inc"))
 TEST_MODULES = {"frametest.c", "tenstest.c"}
 FRONT_HALF = {"py", "tens", "guard", "rec", "eval", "mod"}
 
@@ -96,7 +96,10 @@ def test_narrow_doors(path):
         assert not re.search(r"\bPY_(VERSION_HEX|MINOR_VERSION|MAJOR_VERSION)\b", code), (
             f"{where} tests CPython's version"
         )
-    if not re.fullmatch(r"frame_3\d\d\.c", path.name):
+    if re.fullmatch(r"frame_3\d\d\.c", path.name):
+        assert '#    include "frame.inc"' in code, f"{where} does not share what all versions have"
+    if where != "py/frame.inc":
+        assert '"frame.inc"' not in code or path.name.startswith("frame_3"), f"{where} opens CPython's internal headers"
         assert "internal/pycore" not in code, f"{where} includes CPython's internal headers"
         assert "Py_BUILD_CORE" not in code, f"{where} defines Py_BUILD_CORE"
     if where != "dev/dl.c" and directory != "tens":

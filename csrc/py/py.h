@@ -5,7 +5,7 @@
  *   hook (PEP 523) --> CcAct (one real frame that we run) --> before(event) - perform - after(event) --> observer
  *
  * Knows nothing of torch, guards or graphs. Everything here is called with the GIL held. CPython's internal headers are
- * included only by frame_3xx.c; PY_VERSION_HEX is tested only in this directory. */
+ * included only by frame.inc; PY_VERSION_HEX is tested only in this directory. */
 #ifndef CC_PY_H
 #define CC_PY_H
 

@@ -1,5 +1,5 @@
-/* Private to py/: flags of neutral instructions, the doors that each frame_3xx.c implements, and what the evaluator's
- * files share. A door hides a difference between CPython versions. */
+/* Private to py/: flags of neutral instructions, the doors that frame.inc and each frame_3xx.c implement, and what the
+ * evaluator's files share. A door hides a difference between CPython versions. */
 #ifndef CC_PY_INT_H
 #define CC_PY_INT_H
 
@@ -93,7 +93,7 @@ const CcHandler *cc_extable_find(const CcCode *code, int pc);
 CC_MUST int cc_live_solve(CcCodeFull *code);
 uint64_t cc_code_offsets(const CcCode *code, int pc);
 
-/* ------------------------------------------------------------------ doors (frame_3xx.c) */
+/* ------------------------------------------------------------------ doors (frame.inc, frame_3xx.c) */
 /* `frame` is a struct _PyInterpreterFrame * throughout. */
 
 PyCodeObject *cc_frame_code(void *frame);
