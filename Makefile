@@ -1,4 +1,4 @@
-# make demo | test | matrix | test-gpu | test-libraries | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
+# make demo | test | matrix | test-gpu | test-libraries | test-sanitizers | test-threads | wheel | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -27,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test matrix test-gpu test-libraries bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
+.PHONY: demo test matrix test-gpu test-libraries test-sanitizers test-threads wheel bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -58,6 +58,20 @@ test-faults: $(BUILT)
 # Each allocation of some calls fails once: tests/no_memory.py says whose. `make test` makes a sample of these trials.
 test-no-memory: $(BUILT)
 	$(PY) tests/no_memory.py $(NO_MEMORY_ARGS)
+
+# The suite with AddressSanitizer and UndefinedBehaviorSanitizer in all our C code (gcc's). Python's objects come from malloc, so
+# that uses of freed ones are seen, too. libstdc++ is preloaded because torch, which is loaded later, throws through the
+# sanitizer's functions. Leaks are not looked for: CPython and torch keep much memory until the process ends; test_leaks.py looks.
+# A few files: make test-sanitizers SANITIZER_TESTS=tests/test_guards.py
+SANITIZER_TESTS ?= tests
+SANITIZED = $(PWD)/build/sanitized-$(1)
+PRELOAD = $(foreach name,$(1),$(shell $(CC) -print-file-name=lib$(name).so)) $(shell $(CC) -print-file-name=libstdc++.so.6)
+test-sanitizers: $(BUILT)
+	CCOMPILE_SANITIZE=address,undefined $(PY) setup.py -q build --build-lib $(call SANITIZED,address)
+	LD_PRELOAD="$(call PRELOAD,asan ubsan)" PYTHONMALLOC=malloc OMP_WAIT_POLICY=passive \
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0 \
+	  UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(call SANITIZED,address) \
+	  $(PY) -m pytest -q -p no:cacheprovider $(SANITIZER_TESTS) $(PYTEST_ARGS)
 
 build: $(BUILT)
 

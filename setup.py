@@ -5,6 +5,7 @@ Environment:
   CCOMPILE_DEBUG=N         1: asserts and poisoned memory; 2: also verifiers of graphs and LLVM IR
   CCOMPILE_TEST_EXT=1      also build ccompile._frametest and ccompile._tenstest, for the tests of the C layers
   CCOMPILE_TEST_EXT=frame  build only ccompile._frametest, which needs no torch at run time
+  CCOMPILE_SANITIZE=NAMES  builds with gcc's sanitizers, such as address,undefined (make test-sanitizers)
   CCOMPILE_JOBS=N          number of parallel compilations (default: 2, or 1 on a single processor)
 CC, CFLAGS and LDFLAGS work as in any setuptools build.
 """
@@ -60,6 +61,11 @@ FLAGS = [
 if os.environ.get("CCOMPILE_WERROR") == "1":
     FLAGS.append("-Werror")
 DEBUG = int(os.environ.get("CCOMPILE_DEBUG", "0"))
+SANITIZERS = os.environ.get("CCOMPILE_SANITIZE", "")
+SANITIZE = (
+    # -O1: with -O2, gcc takes minutes for some files.
+    [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1"] if SANITIZERS else []
+)
 
 
 def sources(*directories):
@@ -78,7 +84,8 @@ def extension(name, files):
         files,
         define_macros=[("CC_DEBUG", str(DEBUG))],
         undef_macros=["NDEBUG"] if DEBUG else [],
-        extra_compile_args=FLAGS,
+        extra_compile_args=FLAGS + SANITIZE,
+        extra_link_args=SANITIZE,
         libraries=["dl", "pthread", "m"],
         depends=[PROGRAM, *(p for end in ("h", "def", "inc") for p in glob.glob(f"csrc/*/*.{end}", root_dir=ROOT))],
     )
@@ -99,7 +106,8 @@ class BuildExt(build_ext):
     def finalize_options(self):
         super().finalize_options()
         # A fixed path, so that `pip install -e`, which builds in a new directory, finds existing objects.
-        self.build_temp = os.path.join("build", f"obj-{sys.implementation.cache_tag}")
+        names = [sys.implementation.cache_tag, *filter(None, SANITIZERS.split(","))]
+        self.build_temp = os.path.join("build", "-".join(["obj", *names]))
 
     def build_extensions(self):
         done = {}
@@ -153,7 +161,9 @@ class BuildExt(build_ext):
         )
         target = self.program_path(self.get_ext_fullpath(core.name))
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        self.compiler.link_executable(objects, target, libraries=core.libraries, debug=self.debug)
+        self.compiler.link_executable(
+            objects, target, libraries=core.libraries, debug=self.debug, extra_postargs=core.extra_link_args
+        )
 
     @staticmethod
     def program_path(core):

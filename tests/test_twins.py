@@ -348,7 +348,8 @@ def test_artifacts_of_another_machine_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "head", [b"", b"[]", b"{}", b'{"files": [], "made for": 3}', b'{"files": [["kernel", -1, 1]], "made for": {}}',
-             b'{"files": [["kernel"]], "made for": {}}', b"\xff"],
+             b'{"files": [["kernel"]], "made for": {}}', b"\xff", b'{"files": [["kernel", Infinity, 1]], "made for": {}}',
+             b"[" * 100_000],
 )  # fmt: skip
 def test_heads_that_are_none(head):
     body = len(head).to_bytes(8, "little") + head

@@ -6,9 +6,11 @@
  *                                          also contains the program's source, for inspection
  *
  * Files are written under a temporary name and renamed, so readers never see half a file. A checksum detects damage;
- * damaged entries are compiled again. As entries are executed, files that others may write are ignored. A folder that
- * can't be created, read or written is no error: nothing is cached. Each kind has a size limit (CCOMPILE_CACHE_LIMIT),
- * beyond which the oldest files are deleted. */
+ * damaged entries are compiled again. As entries are executed, folders and files that others may write are ignored, with
+ * an event (docs/security.md). A folder is opened once per access and checked through its descriptor, and its files are
+ * reached through that, so nobody can exchange it in between. A folder that can't be created, read or written is no
+ * error: nothing is cached. Each kind has a size limit (CCOMPILE_CACHE_LIMIT), beyond which the oldest files are
+ * deleted. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,7 +20,7 @@
 
 #include "dev.h"
 
-enum { PATH_BYTES = 1024, DIGITS = 32, NAME_BYTES = 64, LIMIT_MIB = 256 };
+enum { PATH_BYTES = 1024, DIGITS = 32, NAME_BYTES = 64, LIMIT_MIB = 256, MAX_BYTES = 1 << 28 };
 #define MAGIC UINT64_C(0x314e494255434343)
 
 typedef struct Header {
@@ -28,13 +30,22 @@ typedef struct Header {
 static const char *const FOLDER[] = {
     [CC_DISK_KERNEL] = "kernel", [CC_DISK_CUBIN] = "cubin", [CC_DISK_TUNING] = "tuning", [CC_DISK_VERDICT] = "verdict"};
 
+/* Does the folder belong to another user than this one or root? What root makes in somebody's home is in that user's
+ * hands, and in the way of that user's own cache. */
+static bool is_anothers(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && st.st_uid != 0 && st.st_uid != geteuid();
+}
+
 /* CCOMPILE_CACHE_DIR (empty: no cache), XDG_CACHE_HOME/ccompile, ~/.cache/ccompile. */
 static bool find_folder(CcDiskKind kind, char *out) {
     const char *own = getenv("CCOMPILE_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
     if (own) n = *own ? snprintf(out, PATH_BYTES, "%s/%s", own, FOLDER[kind]) : -1;
-    else if (cache && *cache == '/') n = snprintf(out, PATH_BYTES, "%s/ccompile/%s", cache, FOLDER[kind]);
-    else if (home && *home == '/') n = snprintf(out, PATH_BYTES, "%s/.cache/ccompile/%s", home, FOLDER[kind]);
+    else if (cache && *cache == '/')
+        n = is_anothers(cache) ? -1 : snprintf(out, PATH_BYTES, "%s/ccompile/%s", cache, FOLDER[kind]);
+    else if (home && *home == '/')
+        n = is_anothers(home) ? -1 : snprintf(out, PATH_BYTES, "%s/.cache/ccompile/%s", home, FOLDER[kind]);
     return n > 0 && n < PATH_BYTES - 64;
 }
 
@@ -47,44 +58,88 @@ static void make_folders(char *path) {
     (void)mkdir(path, 0700);
 }
 
+/* Is this a file or folder (type: S_IFREG, S_IFDIR) that only this user and root may write? Where an access control list
+ * lets others write, the mode's bits of the group say so (acl(5)). Tells once per kind of another one that lies there. */
+static bool is_private(CcDiskKind kind, const char *name, const struct stat *st, mode_t type) {
+    static atomic_bool told[CC_COUNT(FOLDER)];
+    if ((st->st_mode & S_IFMT) == type && st->st_uid == geteuid() && !(st->st_mode & (S_IWGRP | S_IWOTH))) return true;
+    if (!atomic_exchange(&told[kind], true))
+        cc_log_add(CC_LOG_IGNORED,
+                   "%s in the cache is not used: its owner is user %ld, its mode %o, and others may write it", name,
+                   (long)st->st_uid, (unsigned)st->st_mode);
+    return false;
+}
+
+/* The folder of a kind; -1: there is none that only this user may write. */
+static int open_folder(CcDiskKind kind, bool make) {
+    char path[PATH_BYTES];
+    struct stat st;
+    if (!find_folder(kind, path)) return -1;
+    if (make) make_folders(path);
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &st) == 0 && is_private(kind, path, &st, S_IFDIR)) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
 static uint64_t sum_of(const char *key, size_t n, const CcBlob *image) {
     return cc_map_hash(image->at, image->n, cc_map_hash(key, n, MAGIC));
 }
 
-/* The key and the image of an undamaged file that nobody else may write. */
-static bool read_file(const char *path, CcBlob *key, CcBlob *image) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return false;
+typedef struct Name {
+    CcDiskKind kind;
+    char digits[DIGITS + 1];
+} Name;
+
+static Name name_of(CcDiskKind kind, const char *key, size_t n) {
+    Name name = {.kind = kind};
+    snprintf(name.digits, sizeof name.digits, "%016llx%016llx", (unsigned long long)cc_map_hash(key, n, 1),
+             (unsigned long long)cc_map_hash(key, n, 2));
+    return name;
+}
+
+static bool read_parts(int fd, int64_t bytes, CcBlob *key, CcBlob *image) {
     Header h;
-    struct stat st;
+    if (bytes > MAX_BYTES || !cc_io_read(fd, &h, sizeof h) || h.magic != MAGIC || h.key_bytes == 0 ||
+        h.image_bytes == 0 || h.key_bytes >= (uint64_t)bytes || (uint64_t)bytes - sizeof h <= h.key_bytes ||
+        h.image_bytes != (uint64_t)bytes - sizeof h - h.key_bytes)
+        return false;
+    *key = (CcBlob){malloc(h.key_bytes), h.key_bytes};
+    *image = (CcBlob){malloc(h.image_bytes), h.image_bytes};
+    return key->at && image->at && cc_io_read(fd, key->at, key->n) && cc_io_read(fd, image->at, image->n) &&
+           sum_of(key->at, key->n, image) == h.sum;
+}
+
+/* The key and the image of an undamaged file that nobody else may write. O_NONBLOCK: a pipe of that name must not be
+ * waited for. */
+static bool read_file(const Name *name, CcBlob *key, CcBlob *image) {
     *key = *image = (CcBlob){0};
-    bool ok = fstat(fd, &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) &&
-              cc_io_read(fd, &h, sizeof h) && h.magic == MAGIC && h.key_bytes > 0 && h.image_bytes > 0 &&
-              h.key_bytes < (uint64_t)st.st_size && (uint64_t)st.st_size - sizeof h > h.key_bytes &&
-              h.image_bytes == (uint64_t)st.st_size - sizeof h - h.key_bytes;
-    if (ok)
-        ok = (key->at = malloc(h.key_bytes)) && (image->at = malloc(h.image_bytes)) &&
-             cc_io_read(fd, key->at, h.key_bytes) && cc_io_read(fd, image->at, h.image_bytes);
+    const int folder = open_folder(name->kind, false);
+    if (folder < 0) return false;
+    const int fd = openat(folder, name->digits, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    close(folder);
+    if (fd < 0) return false;
+    struct stat st;
+    const bool ok = fstat(fd, &st) == 0 && is_private(name->kind, name->digits, &st, S_IFREG) &&
+                    read_parts(fd, st.st_size, key, image);
     close(fd);
-    key->n = ok ? h.key_bytes : 0;
-    image->n = ok ? h.image_bytes : 0;
-    ok = ok && sum_of(key->at, key->n, image) == h.sum;
     if (ok) return true;
     free(key->at);
     free(image->at);
+    *key = *image = (CcBlob){0};
     return false;
 }
 
-static void write_file(const char *path, const char *key, size_t n, const CcBlob *image) {
+static void write_file(int folder, const char *name, const char *key, size_t n, const CcBlob *image) {
     static atomic_uint serial;
-    char beside[PATH_BYTES + 64];
-    snprintf(beside, sizeof beside, "%s.%ld.%u", path, (long)getpid(), atomic_fetch_add(&serial, 1));
-    const int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    char beside[NAME_BYTES];
+    snprintf(beside, sizeof beside, "%s.%ld.%u", name, (long)getpid(), atomic_fetch_add(&serial, 1));
+    const int fd = openat(folder, beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) return;
     const Header h = {MAGIC, n, image->n, sum_of(key, n, image)};
     bool ok = cc_io_write(fd, &h, sizeof h) && cc_io_write(fd, key, n) && cc_io_write(fd, image->at, image->n);
     ok = close(fd) == 0 && ok;
-    if (!ok || rename(beside, path) < 0) (void)unlink(beside);
+    if (!ok || renameat(folder, beside, folder, name) < 0) (void)unlinkat(folder, beside, 0);
 }
 
 /* ------------------------------------------------------------------ the limit */
@@ -119,8 +174,10 @@ static int64_t list_files(DIR *dir, KeptList *out) {
 }
 
 /* Deletes the oldest files down to 3/4 of the limit, so that not every new file triggers a sweep. */
-static void sweep(const char *folder, int64_t limit) {
-    DIR *dir = opendir(folder);
+static void sweep(int folder, int64_t limit) {
+    const int own = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = own < 0 ? NULL : fdopendir(own);
+    if (!dir && own >= 0) close(own);
     if (!dir) return;
     KeptList kept = {0};
     int64_t total = list_files(dir, &kept);
@@ -135,7 +192,7 @@ static void sweep(const char *folder, int64_t limit) {
 }
 
 /* Sweeps at the process's first write to the folder, then after every 1/16 of the limit written. */
-static void keep_limit(CcDiskKind kind, const char *folder, size_t written) {
+static void keep_limit(CcDiskKind kind, int folder, size_t written) {
     static atomic_llong left[CC_COUNT(FOLDER)];
     const char *text = getenv("CCOMPILE_CACHE_LIMIT");
     char *end = NULL;
@@ -148,25 +205,6 @@ static void keep_limit(CcDiskKind kind, const char *folder, size_t written) {
 }
 
 /* ------------------------------------------------------------------ get and put */
-
-typedef struct Name {
-    CcDiskKind kind;
-    char digits[DIGITS + 1];
-} Name;
-
-static Name name_of(CcDiskKind kind, const char *key, size_t n) {
-    Name name = {.kind = kind};
-    snprintf(name.digits, sizeof name.digits, "%016llx%016llx", (unsigned long long)cc_map_hash(key, n, 1),
-             (unsigned long long)cc_map_hash(key, n, 2));
-    return name;
-}
-
-static bool find_path(const Name *name, char *path) {
-    if (!find_folder(name->kind, path)) return false;
-    const size_t used = strlen(path);
-    snprintf(path + used, PATH_BYTES - used, "/%s", name->digits);
-    return true;
-}
 
 /* The files that this process has read or written, each once. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -181,22 +219,20 @@ static void note_use(const Name *name) {
 }
 
 bool cc_disk_used(int i, const char **kind, CcBlob *key, CcBlob *image) {
-    char path[PATH_BYTES];
     pthread_mutex_lock(&lock);
     const bool found = i < used.n;
     const Name name = found ? used.at[i] : (Name){0};
     pthread_mutex_unlock(&lock);
     *key = *image = (CcBlob){0};
     *kind = FOLDER[name.kind];
-    if (found && find_path(&name, path) && !read_file(path, key, image)) *key = *image = (CcBlob){0};
+    if (found) (void)read_file(&name, key, image);
     return found;
 }
 
 bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out) {
-    char path[PATH_BYTES];
     CcBlob own;
     const Name name = name_of(kind, key, n);
-    if (!find_path(&name, path) || !read_file(path, &own, out)) return false;
+    if (!read_file(&name, &own, out)) return false;
     const bool same = own.n == n && memcmp(own.at, key, n) == 0;
     free(own.at);
     if (!same) free(out->at);
@@ -205,15 +241,13 @@ bool cc_disk_get(CcDiskKind kind, const char *key, size_t n, CcBlob *out) {
 }
 
 void cc_disk_put(CcDiskKind kind, const char *key, size_t n, const CcBlob *blob) {
-    char path[PATH_BYTES], folder[PATH_BYTES];
     const Name name = name_of(kind, key, n);
-    if (!find_folder(kind, folder)) return;
-    memcpy(path, folder, sizeof path);
-    make_folders(path);
-    if (!find_path(&name, path)) return;
-    write_file(path, key, n, blob);
+    const int folder = open_folder(kind, true);
+    if (folder < 0) return;
+    write_file(folder, name.digits, key, n, blob);
     note_use(&name);
     keep_limit(kind, folder, sizeof(Header) + n + blob->n);
+    close(folder);
 }
 
 bool cc_disk_add(const char *kind, const char *key, size_t n, const CcBlob *image) {

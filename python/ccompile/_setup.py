@@ -76,7 +76,8 @@ def torch_refusal(version: str) -> str | None:
 
 
 def find_llvmlite() -> str | None:
-    """Path of libllvmlite.so, found without importing llvmlite; None: not installed."""
+    """Path of libllvmlite.so, found without importing llvmlite; None: not installed. Paths of libraries are absolute:
+    an entry of sys.path need not be, and the library is loaded later, perhaps from another working directory."""
     import importlib.util
 
     try:
@@ -84,7 +85,7 @@ def find_llvmlite() -> str | None:
     except (ImportError, ValueError):
         return None
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = os.path.join(folder, "binding", "libllvmlite.so")
+        path = os.path.abspath(os.path.join(folder, "binding", "libllvmlite.so"))
         if os.path.exists(path):
             return path
     return None
@@ -101,7 +102,7 @@ def find_nvrtc(cuda: str | None) -> str | None:
         return None
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for package in (f"cu{major}", "cuda_nvrtc"):
-            path = os.path.join(folder, package, "lib", f"libnvrtc.so.{major}")
+            path = os.path.abspath(os.path.join(folder, package, "lib", f"libnvrtc.so.{major}"))
             if os.path.exists(path):
                 return path
     return None
@@ -123,7 +124,7 @@ def find_onednn() -> str | None:
         files = []
     for file in files:
         if file.name == "libdnnl.so.3":
-            return str(file.locate())
+            return os.path.abspath(file.locate())
     return find_packaged("libdnnl.so.3")
 
 

@@ -99,5 +99,5 @@ def _head(text: bytes) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
         if any(n_key < 1 or n_image < 1 for _, n_key, n_image in sizes):
             raise ValueError("a file without a key or an image")
         return dict(head["made for"]), sizes
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"these artifacts are damaged: their head is no head ({error})") from None
