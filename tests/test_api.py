@@ -16,6 +16,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tarfile
 import threading
 import types
 import weakref
@@ -1066,12 +1067,20 @@ def test_torch_versions():
     assert all(_setup.torch_refusal(v) is None for v in ("2.10.0", "2.13.0+cpu", "3.0.0a0+git1", "private"))
 
 
+# sysconfig fails under another platform's name
+ELSEWHERE = "import sysconfig; sysconfig.get_config_var = lambda name: None"
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ("sys.version_info = (3, 10, 0, 'final', 0)", "ccompile supports CPython 3.11 to 3.14"),
         ("sys.version_info = (3, 15, 0, 'final', 0)", "ccompile supports CPython 3.11 to 3.14"),
+        ("sys.version_info = (3, 16, 0, 'alpha', 1)", "ccompile supports CPython 3.11 to 3.14"),
         ("import sysconfig; sysconfig.get_config_var = lambda name: 1", "does not support free-threaded builds"),
+        (f"{ELSEWHERE}; sys.platform = 'win32'", "ccompile supports x86-64 Linux; this is win32 on x86_64."),
+        (f"{ELSEWHERE}; sys.platform = 'darwin'; platform.machine = lambda: 'arm64'", "this is darwin on arm64."),
+        ("platform.machine = lambda: 'aarch64'", "this is linux on aarch64."),
         (
             "sys.implementation = types.SimpleNamespace(**{**vars(sys.implementation), 'name': 'pypy'})",
             "ccompile needs CPython",
@@ -1082,6 +1091,35 @@ def test_setup_refuses_at_build(change, says):
     code = f"import runpy, sys, types, platform; {change}; runpy.run_path({str(ROOT / 'setup.py')!r}, run_name='x')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_sdist_builds_on_each_version(tmp_path):
+    """It holds what builds for other interpreters need, too; setup.py names this one's files only."""
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path), "sdist", "-d", str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "CCOMPILE_TEST_EXT": "0"}
+    )
+    assert done.returncode == 0, done.stderr
+    (made,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {
+        *ROOT.glob("csrc/*/*.*"),
+        ROOT / "setup.py",
+        ROOT / "pyproject.toml",
+        ROOT / "LICENSE",
+        ROOT / "README.md",
+    }
+    assert not {str(path.relative_to(ROOT)) for path in needed} - packed
+    assert not {name for name in packed if name.endswith((".so", ".o")) or name.startswith("tests/")}
+
+
+def test_versions_that_pip_accepts():
+    text = (ROOT / "pyproject.toml").read_text()
+    first, last = _setup.SUPPORTED[0], _setup.SUPPORTED[-1]
+    assert f'requires-python = ">=3.{first[1]},<3.{last[1] + 1}"' in text
+    named = re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', text)
+    assert named == [str(minor) for _, minor in _setup.SUPPORTED]
 
 
 def test_import_loads_no_library():

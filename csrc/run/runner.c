@@ -103,7 +103,7 @@ static bool none_overlap(Extent *at, int n) {
  * optimiser that updates all parameters op by op. */
 static int check_apart(const CcPlan *plan, const CcHost *host, CcErr *err) {
     const int n = plan->range.n;
-    if (n == 0) return 0;
+    if (n <= 0) return 0; /* never negative; gcc wants to know */
     Extent *at = cc_scratch_thread(2 * sizeof *at * (size_t)n);
     if (!at) return cc_err_set(err, CC_E_MEMORY, "no memory to compare %d inputs", n);
     for (int i = 0; i < n; i++) {
