@@ -27,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test matrix test-gpu test-libraries test-sanitizers wheel bench-tables bench-gpu bench-libraries test-frames test-cpython test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
+.PHONY: demo test matrix test-gpu test-libraries test-sanitizers wheel bench-tables bench-gpu bench-libraries test-frames test-cpython test-pytorch test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -50,6 +50,11 @@ endif
 # To run only some of them: make test-cpython MODULES="test_set test_dict.DictTest"
 test-cpython: $(BUILT)
 	$(PY) tests/cpython/run.py $(CPYTHON_ARGS) $(MODULES)
+
+# PyTorch's tests, of a release near the installed one: make test-pytorch FOLDER=pytorch/test MODULES="test_autograd test_view_ops"
+# Those of Dynamo, with ccompile in its place: make test-pytorch FOLDER=pytorch/test/dynamo CPYTHON_ARGS=--dynamo MODULES=test_misc
+test-pytorch: $(BUILT)
+	$(PY) tests/cpython/run.py --folder $(FOLDER) $(CPYTHON_ARGS) $(MODULES)
 
 # Mutation tests: seeds one fault at a time into a pass; the golden files or the verifier must catch each.
 test-faults: $(BUILT)

@@ -13,7 +13,11 @@ names methods that differ by design, each with the reason. Ends with 1 where the
 "never replayed" counts the methods none of whose calls was a replay.
 
 --folder names another folder of tests: PyTorch's `test`, of a release near the installed one (its modules can't be given out
-with ccompile). Then the modules have to be named: run.py --folder pytorch/test test_autograd test_nn
+with ccompile). Then the modules have to be named: run.py --folder pytorch/test test_autograd test_nn. What differs by design is in
+differs_pytorch.txt.
+
+--dynamo: they are tests of Dynamo: run.py --dynamo --folder pytorch/test/dynamo test_misc. In place of the run "broken", methods
+stay as they are and torch.compile is ccompile's ("inner"); in the other two it returns what it is given. stand_in.py says more.
 """
 
 import argparse
@@ -99,9 +103,13 @@ def cases(suite):
             yield test
 
 
-def child(name, how, calls, passed_over, path):
+def child(name, how, dynamo, calls, passed_over, path):
     import ccompile
 
+    if dynamo:
+        import stand_in
+
+        stand_in.put(stand_in.compiled if how == "inner" else stand_in.itself)
     compiled = {}
 
     def compile_method(case):
@@ -123,7 +131,7 @@ def child(name, how, calls, passed_over, path):
         for i in range(calls):
             again = type(case)(case._testMethodName) if type(case).__module__ != "unittest.loader" else case
             again.told_as = f"{method} {i}"
-            if how != "plain":
+            if how in ("broken", "whole"):
                 compile_method(again)
             suite.addTest(again)
     gc.collect()
@@ -165,9 +173,9 @@ def read(path, seen, counted, replays):
     return at
 
 
-def run_module(name, how, calls, tests):
+def run_module(name, how, calls, tests, dynamo, passed_over=()):
     """{"module.Class.method i": (status, text)} and {"module.Class.method i": replays}."""
-    seen, counted, replays, passed_over = {}, {}, {}, set()
+    seen, counted, replays, passed_over = {}, {}, {}, set(passed_over)
     while True:
         with tempfile.TemporaryDirectory() as folder:
             path, links = pathlib.Path(folder) / "told", pathlib.Path(folder) / "links"
@@ -184,6 +192,7 @@ def run_module(name, how, calls, tests):
                 "--child",
                 name if tests else f"test.{name}",
                 how,
+                "dynamo" if dynamo else "",
                 str(calls),
                 str(path),
                 *passed_over,
@@ -208,13 +217,14 @@ def run_module(name, how, calls, tests):
         passed_over.update(key.rsplit(" ", 1)[0] for key in seen if "." in key)
 
 
-def differences(name, calls, tests):
+def differences(name, calls, tests, dynamo):
     """(what passes plainly and not compiled, methods that pass plainly, replays, those of them that were never replayed)"""
-    plain, _ = run_module(name, "plain", calls, tests)
+    plain, _ = run_module(name, "plain", calls, tests, dynamo)
     passed = {key: key.rsplit(" ", 1)[0] for key, (status, _) in plain.items() if status == "ok"}
     bad, total, never = {}, 0, set(passed.values())
-    for how in ("broken", "whole"):
-        compiled, replays = run_module(name, how, calls, tests)
+    failed = {key.rsplit(" ", 1)[0] for key in plain} - never
+    for how in ("inner" if dynamo else "broken", "whole"):
+        compiled, replays = run_module(name, how, calls, tests, dynamo, failed)
         total += sum(replays.values())
         for key, method in passed.items():
             got = compiled.get(key, ("missing", ""))
@@ -225,9 +235,9 @@ def differences(name, calls, tests):
     return bad, set(passed.values()), total, never
 
 
-def allowed():
-    """method -> reason; the lines of differs.txt."""
-    rows = [line.split(None, 1) for line in (HERE / "differs.txt").read_text().splitlines() if line and line[0] != "#"]
+def allowed(table):
+    """method -> reason; the lines of the file."""
+    rows = [line.split(None, 1) for line in (HERE / table).read_text().splitlines() if line and line[0] != "#"]
     return {row[0]: row[1] for row in rows}
 
 
@@ -237,22 +247,25 @@ def main():
     parser.add_argument("--calls", type=int, default=4)
     parser.add_argument("-v", action="store_true", help="show how each one fails")
     parser.add_argument("--folder", type=pathlib.Path, help="of other tests than CPython's")
+    parser.add_argument("--dynamo", action="store_true", help="the tests in --folder are tests of Dynamo")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     if args.folder and not args.names:
         parser.error("--folder: name the modules to run")
     folder = args.folder or pathlib.Path(unittest.__file__).parent.parent / "test"
     jobs = [name for name in args.names or MODULES if list(folder.glob(name.split(".")[0] + "*"))]
-    known, failed, total, hits, unseen = allowed(), [], 0, 0, 0
+    table = "differs_pytorch.txt" if args.folder else "differs.txt"
+    known, failed, total, hits, unseen = allowed(table), [], 0, 0, 0
     with concurrent.futures.ThreadPoolExecutor(args.j) as pool:
-        running = {pool.submit(differences, name, args.calls, args.folder and args.folder.resolve()): name for name in jobs}
+        tests = args.folder and args.folder.resolve()
+        running = {pool.submit(differences, name, args.calls, tests, args.dynamo): name for name in jobs}
         for done in concurrent.futures.as_completed(running):
             bad, methods, n, never = done.result()
             total += len(methods)
             hits += n
             unseen += len(never)
             failed += [m for m in bad if m not in known]
-            failed += [f"{m} (passes: delete it from differs.txt)" for m in methods & known.keys() if m not in bad]
+            failed += [f"{m} (passes: delete it from {table})" for m in methods & known.keys() if m not in bad]
             print(
                 f"{running[done]}: {len(methods)} methods, {n} replays"
                 + "".join(f"\n  never replayed: {m}" for m in sorted(never))
@@ -273,7 +286,7 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        name, how, calls, path, *passed_over = sys.argv[2:]
-        child(name, how, int(calls), set(passed_over), path)
+        name, how, dynamo, calls, path, *passed_over = sys.argv[2:]
+        child(name, how, bool(dynamo), int(calls), set(passed_over), path)
     else:
         sys.exit(main())
