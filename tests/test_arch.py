@@ -55,6 +55,22 @@ def test_map_names_every_directory():
     assert {d for d, (half, _) in MAP.items() if half == "front"} == FRONT_HALF
 
 
+def test_each_directory_has_a_page():
+    """csrc/<directory>/README.md, which the map links; the files that pages name exist, and each pass has a row."""
+    overview = (CSRC / "README.md").read_text()
+    known = {p.name for p in CSRC.glob("*/*")} | {"Python.h", "frame_3XX.c", "py/frame_3XX.c"}
+    for directory in MAP:
+        assert f"[{directory}]({directory}/README.md)" in overview, directory
+    for page in (CSRC / "README.md", *(CSRC / directory / "README.md" for directory in MAP)):
+        for named in re.findall(r"`((?:[\w/]+/)?\w+\.(?:c|h|def|inc))`", page.read_text()):
+            assert named in known or ("/" in named and (CSRC / named).exists()), (
+                f"{page.relative_to(ROOT)} names {named}"
+            )
+    order = re.findall(r'{"(\w+)", cc_', (CSRC / "pass/order.c").read_text())
+    rows = re.findall(r"^\| (\w+) \|", (CSRC / "pass/README.md").read_text(), flags=re.M)
+    assert order and rows[1:] == order
+
+
 def test_map_is_acyclic_and_core_does_not_see_front():
     done = set()
     while len(done) < len(MAP):

@@ -6,7 +6,7 @@ typedef struct Pass {
     void (*rewrite)(CcGraph *g, const CcGroupRules *rules);
 } Pass;
 
-/* csrc/README.md says what each pass does, and what it leaves to later ones. */
+/* README.md says what each pass does, and what it leaves to later ones. */
 static const Pass PASS[] = {
     {"autocast", cc_autocast_rewrite},   {"pure", cc_pure_rewrite},     {"contract", cc_contract_rewrite},
     {"attend", cc_attend_rewrite},       {"expand", cc_expand_rewrite}, {"narrow", cc_narrow_rewrite},
