@@ -4,7 +4,7 @@
 #ifndef CC_DEV_H
 #define CC_DEV_H
 
-#include "../ir/ir.h"
+#include "../pass/pass.h"
 
 /* ---- dl.c: the only user of dlopen ---- */
 void *cc_dl_open(const char *path, bool global, CcErr *err); /* NULL with *err set */
@@ -374,16 +374,6 @@ void cc_blas_run(const CcGemm *g, const CcGemmCall *call); /* any thread; reads 
 
 /* ---- move.c: gathers, scatters and strided copies ---- */
 enum { CC_MOVE_DIMS = 8 };
-typedef enum CcMoveHow {
-    CC_MOVE_SET,
-    CC_MOVE_SUM,
-    CC_MOVE_SCALED,
-    CC_MOVE_PROD,
-    CC_MOVE_MAX,
-    CC_MOVE_MIN,
-    CC_MOVE_HOWS
-} CcMoveHow;
-typedef enum CcMoveType { CC_MOVE_F32, CC_MOVE_F64, CC_MOVE_I32, CC_MOVE_I64, CC_MOVE_OTHER } CcMoveType;
 typedef struct CcMoveIndex {
     int64_t step[CC_MOVE_DIMS]; /* strides of the index tensor itself, in bytes */
     int64_t low, count;         /* valid indices are [low, count); negative ones count from the end */
@@ -398,14 +388,14 @@ typedef struct CcMove {
     CcMoveIndex index[CC_MOVE_DIMS];
     bool reads; /* true: gather, indices address src; false: scatter, they address dst */
     int64_t
-        packed; /* nonzero: src holds only the masked elements, contiguous; cc_move_plan sets bytes per mask entry */
-    int bytes;  /* of an element */
-    CcMoveHow how;
-    CcMoveType type;
-    double scale; /* SCALED: factor of the source elements */
+        packed;   /* nonzero: src holds only the masked elements, contiguous; cc_move_plan sets bytes per mask entry */
+    int bytes;    /* of an element */
+    CcPutHow how; /* not MEAN */
+    CcDtype dtype;
+    double scale; /* SUM: factor of the source elements */
     int rows;     /* set by cc_move_plan: dims from here on may run in any order */
 } CcMove;
-bool cc_move_can(CcMoveHow how, CcMoveType type);
+bool cc_move_can(CcPutHow how, CcDtype dt);
 void cc_move_plan(CcMove *m); /* normalises the nest; call once before cc_move_run */
 /* Any thread. -1: an index is out of range, and dst is partly written. */
 CC_MUST int cc_move_run(const CcMove *m, char *dst, const char *src, const char *const *index);

@@ -115,21 +115,22 @@ typedef struct Mover {
 #define BOTH(name) {name, name##_each}
 
 /* The kernels of a reduction; NULLs: none. */
-static Mover mover(CcMoveHow how, CcMoveType type, int bytes) {
+static Mover mover(CcPutHow how, CcDtype dt, int bytes, double scale) {
     static const Mover SET[] = {BOTH(set1), BOTH(set2), BOTH(set4), BOTH(set8)};
 #define ALL(how)                                                                                                       \
-    { BOTH(how##_f32), BOTH(how##_f64), BOTH(how##_i32), BOTH(how##_i64) }
-    static const Mover BY[CC_MOVE_HOWS][CC_MOVE_OTHER] = {[CC_MOVE_SUM] = ALL(sum),
-                                                          [CC_MOVE_SCALED] = ALL(scaled),
-                                                          [CC_MOVE_PROD] = ALL(prod),
-                                                          [CC_MOVE_MAX] = ALL(max),
-                                                          [CC_MOVE_MIN] = ALL(min)};
+    {                                                                                                                  \
+        [CC_DT_F32] = BOTH(how##_f32), [CC_DT_F64] = BOTH(how##_f64), [CC_DT_I32] = BOTH(how##_i32),                   \
+        [CC_DT_I64] = BOTH(how##_i64)                                                                                  \
+    }
+    static const Mover SCALED[CC_DT_COUNT] = ALL(scaled);
+    static const Mover BY[][CC_DT_COUNT] = {
+        [CC_PUT_SUM] = ALL(sum), [CC_PUT_PROD] = ALL(prod), [CC_PUT_MAX] = ALL(max), [CC_PUT_MIN] = ALL(min)};
 #undef ALL
-    if (how == CC_MOVE_SET) return SET[bytes == 8 ? 3 : bytes == 4 ? 2 : bytes - 1];
-    return type == CC_MOVE_OTHER ? (Mover){NULL, NULL} : BY[how][type];
+    if (how == CC_PUT_SET) return SET[bytes == 8 ? 3 : bytes == 4 ? 2 : bytes - 1];
+    return how == CC_PUT_SUM && scale != 1 ? SCALED[dt] : BY[how][dt];
 }
 
-bool cc_move_can(CcMoveHow how, CcMoveType type) { return how == CC_MOVE_SET || type != CC_MOVE_OTHER; }
+bool cc_move_can(CcPutHow how, CcDtype dt) { return how == CC_PUT_SET || mover(how, dt, 0, 1).rows; }
 
 /* ------------------------------------------------------------------ the nest */
 
@@ -379,7 +380,7 @@ static int find_cut(const Job *j, int parts) {
 int cc_move_run(const CcMove *m, char *dst, const char *src, const char *const *index) {
     atomic_bool wrong = false;
     Job j = {.m = m,
-             .fn = mover(m->how, m->type, m->bytes),
+             .fn = mover(m->how, m->dtype, m->bytes, m->scale),
              .dst = dst,
              .src = src,
              .index = index,

@@ -148,6 +148,10 @@ typedef struct CcStore {
     double scale; /* factor of the source */
 } CcStore;
 bool cc_store_read(const CcGraph *g, const CcNode *n, CcStore *out);
+/* Strides of the source, a tensor, in the space of cc_reach_read(), in elements. False: its shape does not fit. */
+bool cc_store_steps(const CcGraph *g, const CcNode *n, const CcStore *s, const CcType *space, int64_t *step);
+/* The number that a sum, a product ... starts from. */
+CcOperand cc_store_neutral(CcPutHow how, CcDtype dt);
 
 /* pieces.c: the parts that joins, padding and rolling consist of. */
 enum { CC_PIECES_MAX = 64 };

@@ -1,4 +1,7 @@
-/* store: reads what an op writes to elements of a tensor; reach.c reads to which ones. */
+/* store: reads what an op writes to elements of a tensor; reach.c reads to which ones. Serves the kernels of GPUs
+ * (writes.c) and the nests of the CPU (run/scatter.c). */
+#include <math.h>
+
 #include "pass_int.h"
 
 static bool read_scatter(const CcGraph *g, const CcNode *n, CcStore *s) {
@@ -64,4 +67,25 @@ bool cc_store_read(const CcGraph *g, const CcNode *n, CcStore *s) {
     case CC_OP_put_add: return read_put_add(g, n, s);
     default: return false;
     }
+}
+
+/* Aligned with the space's dims from the right. scatter's source may be larger than the space, others' are broadcast. */
+bool cc_store_steps(const CcGraph *g, const CcNode *n, const CcStore *s, const CcType *space, int64_t *step) {
+    const CcType *t = &g->val.at[s->source.value].type;
+    const int behind = space->ndim - t->ndim;
+    for (int d = 0; d < -behind; d++)
+        if (t->size[d] != 1) return false;
+    for (int d = CC_MAX(0, behind); d < space->ndim; d++) {
+        const int64_t own = t->size[d - behind];
+        if (n->op == CC_OP_scatter ? own < space->size[d] : own != 1 && own != space->size[d]) return false;
+        step[d] = own == 1 ? 0 : t->stride[d - behind];
+    }
+    return true;
+}
+
+CcOperand cc_store_neutral(CcPutHow how, CcDtype dt) {
+    const bool max = how == CC_PUT_MAX, wide = dt == CC_DT_I64;
+    if (!max && how != CC_PUT_MIN) return int_of(how == CC_PUT_PROD);
+    if (cc_dtype_info(dt)->kind == 'f') return float_of(max ? -INFINITY : INFINITY);
+    return int_of(max ? (wide ? INT64_MIN : INT32_MIN) : wide ? INT64_MAX : INT32_MAX);
 }

@@ -8,8 +8,6 @@
  * The order of iterations is open, as in eager's GPU kernels: it decides which of several elements for one position
  * stays, and how float sums round. Left to torch: float sums of index_put, whose kernel sorts first; means; under
  * CcGroupRules.ordered everything that depends on the order. */
-#include <math.h>
-
 #include "pass_int.h"
 
 typedef struct Write {
@@ -20,24 +18,14 @@ typedef struct Write {
 
 /* ------------------------------------------------------------------ understanding a node */
 
-/* Strides of the source in the space, aligned from the right; scatter's source may be larger. */
 static bool read_source(const CcGraph *g, const CcNode *n, CcDtype dt, Write *w) {
     const CcOperand *o = &w->is.source;
-    const CcType *space = &w->r.space;
     if (o->kind == CC_IN_NONE) return false;
     if (o->kind != CC_IN_VALUE) return true;
     const CcType *t = &g->val.at[o->value].type;
     if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (t->dtype != dt && n->op != CC_OP_put))
         return false;
-    const int behind = space->ndim - t->ndim;
-    for (int d = 0; d < -behind; d++)
-        if (t->size[d] != 1) return false;
-    for (int d = CC_MAX(0, behind); d < space->ndim; d++) {
-        const int64_t own = t->size[d - behind];
-        if (n->op == CC_OP_scatter ? own < space->size[d] : own != 1 && own != space->size[d]) return false;
-        w->step[d] = own == 1 ? 0 : t->stride[d - behind];
-    }
-    return true;
+    return cc_store_steps(g, n, &w->is, &w->r.space, w->step);
 }
 
 /* Is the result independent of the order of iterations? */
@@ -132,14 +120,6 @@ static void add_write(Parts *p, const Write *w, CcOperand source, CcPutHow how) 
     p->g->node.at[node].repeatable = true;
 }
 
-/* The initial value of a product or a maximum. */
-static CcOperand neutral(CcPutHow how, CcDtype dt) {
-    const bool wide = dt == CC_DT_I64;
-    if (how == CC_PUT_PROD || how == CC_PUT_SUM) return int_of(how == CC_PUT_PROD);
-    if (cc_dtype_info(dt)->kind == 'f') return float_of(how == CC_PUT_MAX ? -INFINITY : INFINITY);
-    return int_of(how == CC_PUT_MAX ? (wide ? INT64_MIN : INT32_MIN) : wide ? INT64_MAX : INT32_MAX);
-}
-
 bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     Write w;
     if (n->n_out != 1 || n->flags || cc_op_info((CcOpId)n->op)->kind != CC_K_SCATTER || cc_graph_source(g, n) < 0)
@@ -165,7 +145,7 @@ bool cc_writes_make(Parts *p) {
         if (!read_source(p->g, &p->whole, (CcDtype)out.dtype, &w)) return false;
     }
     cc_parts_add(p, CC_OP_copy, p->whole.out0, NULL, operand(p, 0));
-    if (w.is.fresh) add_write(p, &w, neutral(w.is.how, (CcDtype)out.dtype), CC_PUT_SET);
+    if (w.is.fresh) add_write(p, &w, cc_store_neutral(w.is.how, (CcDtype)out.dtype), CC_PUT_SET);
     add_write(p, &w, seen_source(p->g, &w), w.is.how);
     return true;
 }

@@ -19,7 +19,7 @@ typedef struct Scatter {
     int64_t index_at[CC_MOVE_DIMS];
     bool may_fail; /* an index may be wrong: the host runs it if eager could not start over */
     bool fresh;    /* x's own elements do not take part */
-    _Alignas(8) char number[8], neutral[8];
+    _Alignas(8) char number[8], neutral[8], one[8];
     CcMove reset; /* fresh: initialises the written elements */
     bool mean;
     CcMove counting;
@@ -29,14 +29,6 @@ typedef struct Scatter {
 
 static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 static bool reads(CcOpId op) { return cc_op_info(op)->kind == CC_K_INDEX; }
-
-static CcMoveType type_of(CcDtype dt) {
-    return dt == CC_DT_F32   ? CC_MOVE_F32
-           : dt == CC_DT_F64 ? CC_MOVE_F64
-           : dt == CC_DT_I32 ? CC_MOVE_I32
-           : dt == CC_DT_I64 ? CC_MOVE_I64
-                             : CC_MOVE_OTHER;
-}
 
 /* ------------------------------------------------------------------ numbers */
 
@@ -66,33 +58,25 @@ static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
     return true;
 }
 
-/* The initial value of a sum, a product ... */
-static void neutral_element(CcPutHow how, CcDtype dt, char *out) {
-    const bool top = how == CC_PUT_MIN;
-    const float f = how == CC_PUT_PROD ? 1.0f : how == CC_PUT_MAX ? -INFINITY : top ? INFINITY : 0.0f;
-    const double d = (double)f;
-    const int64_t i = how == CC_PUT_PROD ? 1 : how == CC_PUT_MAX ? INT64_MIN : top ? INT64_MAX : 0;
-    const int32_t k = how == CC_PUT_PROD ? 1 : how == CC_PUT_MAX ? INT32_MIN : top ? INT32_MAX : 0;
-    if (dt == CC_DT_F32) memcpy(out, &f, sizeof f);
-    else if (dt == CC_DT_F64) memcpy(out, &d, sizeof d);
-    else if (dt == CC_DT_I64) memcpy(out, &i, sizeof i);
-    else memcpy(out, &k, sizeof k);
+static bool neutral_element(CcPutHow how, CcDtype dt, char *out) {
+    const CcOperand o = cc_store_neutral(how, dt);
+    return as_element(&o, dt, out);
 }
 
 /* ------------------------------------------------------------------ understanding a node */
 
 /* False: a mean that writes x in place. */
 static bool read_how(const CcStore *store, Scatter *s) {
-    static const CcMoveHow MOVE[] = {CC_MOVE_SET, CC_MOVE_SUM, CC_MOVE_PROD, CC_MOVE_SUM, CC_MOVE_MAX, CC_MOVE_MIN};
     s->fresh = store->fresh;
     s->move.scale = store->scale;
-    s->move.how = store->how == CC_PUT_SUM && store->scale != 1 ? CC_MOVE_SCALED : MOVE[store->how];
     s->mean = store->how == CC_PUT_MEAN;
+    s->move.how = s->mean ? CC_PUT_SUM : store->how;
     return !s->mean || s->into < 0;
 }
 
-/* Strides of the source in bytes, aligned with the space's dims from the right; scatter's source may be larger. */
-static bool read_source(const CcGraph *g, const CcNode *n, const CcOperand *o, const CcReach *r, Scatter *s) {
+/* Strides of the source in bytes. */
+static bool read_source(const CcGraph *g, const CcNode *n, const CcStore *store, const CcReach *r, Scatter *s) {
+    const CcOperand *o = &store->source;
     const CcType *out = &g->val.at[n->out0].type;
     if (o->kind != CC_IN_VALUE) return as_element(o, (CcDtype)out->dtype, s->number);
     const CcType *t = &g->val.at[o->value].type;
@@ -102,23 +86,15 @@ static bool read_source(const CcGraph *g, const CcNode *n, const CcOperand *o, c
         s->packed = cc_type_numel(t);
         return cc_type_contiguous(t);
     }
-    const int behind = r->space.ndim - t->ndim;
-    for (int d = 0; d < -behind; d++)
-        if (t->size[d] != 1) return false;
-    for (int d = CC_MAX(0, behind); d < r->space.ndim; d++) {
-        const int own = d - behind;
-        const bool larger = n->op == CC_OP_scatter && t->size[own] > r->space.size[d];
-        if (t->size[own] != 1 && t->size[own] != r->space.size[d] && !larger) return false;
-        if (n->op == CC_OP_scatter && t->size[own] < r->space.size[d]) return false;
-        s->move.src[d] = t->size[own] == 1 ? 0 : t->stride[own] * s->move.bytes;
-    }
+    if (!cc_store_steps(g, n, store, &r->space, s->move.src)) return false;
+    for (int d = 0; d < r->space.ndim; d++) s->move.src[d] *= s->move.bytes;
     return true;
 }
 
 /* The order of dims decides which of several elements for one position stays; for indices of several dims, eager's
  * order depends on strides. */
 static bool order_known(const CcNode *n, const CcReach *r, const Scatter *s) {
-    if (s->move.how != CC_MOVE_SET || s->src < 0 || (n->op != CC_OP_put && n->op != CC_OP_index_put)) return true;
+    if (s->move.how != CC_PUT_SET || s->src < 0 || (n->op != CC_OP_put && n->op != CC_OP_index_put)) return true;
     int64_t before[CC_MOVE_DIMS + 1];
     for (int k = 0; k <= r->n; k++) before[k] = INT64_MAX;
     for (int d = 0; d < r->space.ndim; d++) {
@@ -163,14 +139,15 @@ static void read_copy(const CcType *x, const CcType *out, Scatter *s) {
 }
 
 /* The extra nests of a mean, or of a write without x's own elements: the nest itself, with a number as source. */
-static void read_more(const CcType *out, CcPutHow how, Scatter *s) {
+static bool read_more(const CcType *out, CcPutHow how, Scatter *s) {
     CcMove m = s->move;
     memset(m.src, 0, sizeof m.src);
-    neutral_element(how, (CcDtype)out->dtype, s->neutral);
-    m.how = CC_MOVE_SET;
+    m.how = CC_PUT_SET;
     s->reset = m;
-    m.how = CC_MOVE_SUM;
+    m.how = CC_PUT_SUM;
     s->counting = m;
+    return (!s->fresh || neutral_element(how, (CcDtype)out->dtype, s->neutral)) &&
+           (!s->mean || neutral_element(CC_PUT_PROD, (CcDtype)out->dtype, s->one));
 }
 
 static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
@@ -189,7 +166,7 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     s->x = source;
     s->x_at = cc_prim_base(g, &s->x);
     s->move.bytes = cc_dtype_info((CcDtype)out->dtype)->size;
-    s->move.type = type_of((CcDtype)out->dtype);
+    s->move.dtype = (CcDtype)out->dtype;
     s->move.reads = reading;
     s->move.ndim = r.space.ndim;
     s->numel = cc_type_numel(out);
@@ -205,16 +182,15 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
         return cc_type_same_shape(&r.space, out) && !(r.n && r.index[0].mask);
     }
     s->dst_at = cc_prim_base(g, &s->dst) + r.offset * s->move.bytes;
-    if (!read_how(&store, s) || !read_source(g, n, &store.source, &r, s) || !order_known(n, &r, s)) return false;
+    if (!read_how(&store, s) || !read_source(g, n, &store, &r, s) || !order_known(n, &r, s)) return false;
     if (r.n && r.index[0].mask && n->op != CC_OP_masked_scatter) { /* a single number under a mask */
         if (store.how != CC_PUT_SET || (s->src >= 0 && cc_type_numel(&g->val.at[s->src].type) != 1)) return false;
     }
     s->move.packed = s->packed >= 0;
     s->may_fail = s->may_fail || s->packed >= 0;
     read_copy(x, out, s);
-    read_more(out, store.how, s);
     if (s->src >= 0) s->src_at = cc_prim_base(g, &s->src);
-    return cc_move_can(s->move.how, s->move.type) && cc_move_can(s->mean ? CC_MOVE_SUM : CC_MOVE_SET, s->move.type);
+    return cc_move_can(s->move.how, s->move.dtype) && read_more(out, store.how, s);
 }
 
 static bool can(const CcGraph *g, int node) {
@@ -258,27 +234,20 @@ static size_t scratch(const void *work) {
         }                                                                                                              \
     } while (0)
 
-static void divide(CcMoveType type, void *at, const void *counts, int64_t n) {
-    if (type == CC_MOVE_F32) DIVIDE(float, a / b);
-    else if (type == CC_MOVE_F64) DIVIDE(double, a / b);
-    else if (type == CC_MOVE_I32) DIVIDE(int32_t, a / b - (a % b < 0));
+static void divide(CcDtype dt, void *at, const void *counts, int64_t n) {
+    if (dt == CC_DT_F32) DIVIDE(float, a / b);
+    else if (dt == CC_DT_F64) DIVIDE(double, a / b);
+    else if (dt == CC_DT_I32) DIVIDE(int32_t, a / b - (a % b < 0));
     else DIVIDE(int64_t, a / b - (a % b < 0));
 }
 
 /* Counts the elements per position; counts have the result's layout. */
 static int take_mean(const Scatter *s, char *dst, const char *const *index, char *counts) {
-    _Alignas(8) char one[8];
     char *first = counts;
-    neutral_element(CC_PUT_PROD,
-                    s->move.type == CC_MOVE_F32   ? CC_DT_F32
-                    : s->move.type == CC_MOVE_F64 ? CC_DT_F64
-                    : s->move.type == CC_MOVE_I32 ? CC_DT_I32
-                                                  : CC_DT_I64,
-                    one);
     for (int64_t i = 0; i < s->numel; i++, first += s->move.bytes)
-        memcpy(first, s->fresh ? "\0\0\0\0\0\0\0" : one, (size_t)s->move.bytes);
-    if (cc_move_run(&s->counting, counts + s->dst_at, one, index) < 0) return -1;
-    divide(s->move.type, dst, counts, s->numel);
+        memcpy(first, s->fresh ? "\0\0\0\0\0\0\0" : s->one, (size_t)s->move.bytes);
+    if (cc_move_run(&s->counting, counts + s->dst_at, s->one, index) < 0) return -1;
+    divide(s->move.dtype, dst, counts, s->numel);
     return 0;
 }
 
