@@ -169,6 +169,23 @@ def test_each_way_gives_the_product(shape, layout, way, monkeypatch):
         assert ran == way if taken and (way != "blas" or has_blas()) else ran in WAYS, post
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", [(1, 16, 16), (16, 1, 5), (7, 19, 1), (33, 70, 45), (640, 96, 100)])
+def test_each_way_gives_a_weights_gradient(shape, way, monkeypatch):
+    """Products whose first operand is transposed, with weights in both orders."""
+    monkeypatch.setenv("CCOMPILE_WAY", way)
+    m, k, n = shape
+    compiled = [ccompile.compile(lambda g, x: g.t() @ x), ccompile.compile(lambda g, x: torch.tanh(g.t() @ x.t()))]
+    for _ in range(2):
+        g, x = torch.randn(k, m + 3)[:, :m], torch.randn(k, n)
+        want = g.double().t() @ x.double()
+        near(compiled[0](g, x), want, k)
+        near(compiled[1](g, x.t().contiguous()), want.tanh(), k)
+    if min(shape) > 1:
+        ran = "blas" if way == "blas" and has_blas() else "onednn"
+        assert [ways_of(fn)[0] for fn in compiled] == [ran, ran]
+
+
 def has_blas():
     """Does torch export Fortran's interface of its BLAS?"""
     return hasattr(ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")), "sgemm_")

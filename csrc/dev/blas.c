@@ -16,19 +16,28 @@ void cc_blas_use(void *function, const char *torch) {
 
 const char *cc_blas_describe(void) { return sgemm ? name : "no BLAS"; }
 
+/* Of a matrix [m, k] of which one stride is 1: the other one, and whether columns are contiguous. */
+static bool by_columns(int64_t row, int64_t col, int64_t *step) {
+    *step = CC_MAX(row, col);
+    return col != 1;
+}
+
+static bool can_step(int64_t row, int64_t col, int64_t m, int64_t k) {
+    int64_t step;
+    return by_columns(row, col, &step) ? row == 1 && step >= m && step <= INT32_MAX : step >= k && step <= INT32_MAX;
+}
+
 bool cc_blas_can(const CcGemm *g) {
-    const int64_t most = INT32_MAX;
-    return sgemm && g->m <= most && g->n <= most && g->k <= most && g->x_row >= g->k && g->y_row >= g->n &&
-           (g->w_col == 1 ? g->w_row >= g->k : g->w_col >= g->n) && CC_MAX(g->x_row, g->y_row) <= most &&
-           CC_MAX(g->w_row, g->w_col) <= most;
+    return sgemm && CC_MAX(CC_MAX(g->m, g->n), g->k) <= INT32_MAX && can_step(g->x_row, g->x_col, g->m, g->k) &&
+           can_step(g->w_row, g->w_col, g->n, g->k) && can_step(g->y_row, 1, g->m, g->n);
 }
 
 /* y^T [n, m] = w [n, k] @ x^T [k, m] */
 void cc_blas_run(const CcGemm *g, const CcGemmCall *call) {
     static const float ONE = 1, ZERO = 0;
-    const bool rows = g->w_col == 1; /* each output's weights are contiguous */
-    const int64_t w_row = rows ? g->w_row : g->w_col;
-    sgemm(rows ? "T" : "N", "N", &g->n, &g->m, &g->k, &ONE, call->w, &w_row, call->x, &g->x_row, &ZERO, call->y,
+    int64_t w_step, x_step;
+    const bool w = by_columns(g->w_row, g->w_col, &w_step), x = by_columns(g->x_row, g->x_col, &x_step);
+    sgemm(w ? "N" : "T", x ? "T" : "N", &g->n, &g->m, &g->k, &ONE, call->w, &w_step, call->x, &x_step, &ZERO, call->y,
           &g->y_row);
     cc_gemm_finish(g, call);
 }

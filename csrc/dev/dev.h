@@ -347,8 +347,9 @@ typedef struct CcGemmPost {
     int64_t row; /* ADD, MUL: row stride of the operand */
 } CcGemmPost;
 typedef struct CcGemm {
-    int64_t m, n, k;                    /* x [m, k], w [n, k], y [m, n]; > 0 */
-    int64_t x_row, y_row, w_row, w_col; /* strides in elements; one of w's is 1 */
+    int64_t m, n, k; /* x [m, k], w [n, k], y [m, n]; > 0 */
+    /* strides in elements; one of w's is 1, and one of x's, but gemm takes only x_col 1 */
+    int64_t x_row, x_col, y_row, w_row, w_col;
     int n_post;
     CcGemmPost post[CC_DNNL_MAX_POST];
 } CcGemm;

@@ -5,7 +5,8 @@
 
 enum {
     /* Products of more rows follow the rule: runs of one product after the other find its operands in other caches than
-     * the model leaves them in (2048x1024x256: BLAS 23 % faster alone, MiniTransformer 8 % slower with it; Zen 4). */
+     * the model leaves them in (2048x1024x256: BLAS 23 % faster alone, MiniTransformer 8 % slower with it; Zen 4). Rows
+     * of a weight's gradient are the weight's, so there is no such limit to them. */
     MOST_ROWS = 512,
     FEW_COLUMNS = 128 /* multiple of the columns that are measured */
 };
@@ -29,6 +30,7 @@ static CcGemm gemm_of(const CcPrimDesc *d) {
                 .n = d->dst.size[1],
                 .k = d->src.size[1],
                 .x_row = d->src.stride[0],
+                .x_col = d->src.stride[1],
                 .y_row = d->dst.stride[0],
                 .w_row = d->weights.stride[1],
                 .w_col = d->weights.stride[0],
@@ -38,6 +40,9 @@ static CcGemm gemm_of(const CcPrimDesc *d) {
     return g;
 }
 
+/* Are the source's columns contiguous, not its rows? So it is in a weight's gradient: grad^T @ x. */
+static bool has_columns(const CcPrimDesc *d) { return d->src.stride[d->src.ndim - 1] != 1; }
+
 static bool is_f32(const CcPrimDesc *d) {
     return d->src.dtype == CC_DT_F32 && d->weights.dtype == CC_DT_F32 && d->dst.dtype == CC_DT_F32 &&
            (d->bias.ndim == 0 || d->bias.dtype == CC_DT_F32);
@@ -45,7 +50,7 @@ static bool is_f32(const CcPrimDesc *d) {
 
 unsigned cc_ways_of(const CcPrimDesc *d, bool frozen) {
     unsigned ways = 0;
-    bool library = true, loops = d->dst.ndim == 2 && is_f32(d) && d->src.stride[1] == 1 && d->dst.stride[1] == 1;
+    bool library = true, loops = d->dst.ndim == 2 && is_f32(d) && d->dst.stride[1] == 1;
     for (int i = 0; i < d->n_post; i++) {
         library = library && d->post[i].kind != CC_POST_RELU;
         loops = loops && d->post[i].kind != CC_POST_SUM &&
@@ -54,8 +59,8 @@ unsigned cc_ways_of(const CcPrimDesc *d, bool frozen) {
     if (library) ways |= CC_WAY_BIT(ONEDNN) | (frozen && d->weights.ndim == 2 ? CC_WAY_BIT(ONEDNN_PACKED) : 0);
     if (!loops) return ways;
     const CcGemm g = gemm_of(d);
-    return ways | (frozen ? CC_WAY_BIT(OWN_PACKED) : 0) | (g.w_col == 1 ? CC_WAY_BIT(OWN) : 0) |
-           (cc_blas_can(&g) ? CC_WAY_BIT(BLAS) : 0);
+    if (g.x_col == 1) ways |= (frozen ? CC_WAY_BIT(OWN_PACKED) : 0) | (g.w_col == 1 ? CC_WAY_BIT(OWN) : 0);
+    return ways | (cc_blas_can(&g) ? CC_WAY_BIT(BLAS) : 0);
 }
 
 int cc_ways_make(CcWay *w, CcWayKind kind, const CcPrimDesc *d, CcErr *err) {
@@ -118,9 +123,9 @@ static void write_sizes(const void *desc, CcSbuf *out) {
 static void write_key(const void *desc, CcSbuf *out) {
     const CcPrimDesc *d = desc;
     const int r = d->dst.ndim - 2;
-    cc_sbuf_add(out, "product %lld x %lld x %lld of %s [%s]", (long long)step_of(d->dst.size[r]),
+    cc_sbuf_add(out, "product %lld x %lld x %lld of %s [%s]%s", (long long)step_of(d->dst.size[r]),
                 (long long)d->src.size[r + 1], (long long)d->dst.size[r + 1], cc_dtype_info(d->weights.dtype)->name,
-                d->weights.stride[r] == 1 ? "n, k" : "k, n");
+                d->weights.stride[r] == 1 ? "n, k" : "k, n", has_columns(d) ? " by columns" : "");
 }
 
 /* A measured call. */
@@ -211,7 +216,7 @@ CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_
                       .desc = d,
                       .ways = cc_ways_of(d, frozen),
                       .rule = (int)rule,
-                      .pays = d->dst.ndim == 2 && d->dst.size[0] <= MOST_ROWS && work >= LEAST_WORK,
+                      .pays = d->dst.ndim == 2 && (d->dst.size[0] <= MOST_ROWS || has_columns(d)) && work >= LEAST_WORK,
                       .input_bytes = input_bytes};
 }
 
