@@ -97,6 +97,71 @@ static bool fits(const Adjoint *a, CcOperand x, CcOperand w, CcOperand b, int g,
 
 static void copy(CcOperand *to, const CcOperand *from) { memcpy(to, from, CC_SPATIAL * sizeof *to); }
 
+/* Is it a product in each position? Where channels are planes, products of these are faster than torch's derivatives, which
+ * reorder them: those of 256 channels by 128 of 4x56x56 take 15 and 4.6 ms, products 3.1 and 3.6 (Xeon with AMX, 2 threads).
+ * Products of half precision would be rounded before images are summed. */
+static bool is_product(const Adjoint *a, const CcIn_conv *in, int image, int y, int dims) {
+    const CcType *x = type_of(a, image), *w = type_of(a, in->weight.value);
+    bool single = in->groups.i == 1 && w->ndim == 2 + dims;
+    for (int d = 0; d < dims && single; d++)
+        single = w->size[2 + d] == 1 && in->stride[d].i == 1 && in->padding[d].i == 0;
+    return single && x->device == 1 && x->dtype == CC_DT_F32 && cc_type_contiguous(x) &&
+           cc_type_contiguous(type_of(a, y)) && cc_type_contiguous(w) && cc_type_numel(x) > 0 &&
+           cc_type_numel(type_of(a, y)) > 0;
+}
+
+/* [images, channels, positions] */
+static int planes(Adjoint *a, int v) {
+    CcType t = cc_adjoint_dense(type_of(a, v));
+    for (int d = 3; d < t.ndim; d++) t.size[2] *= t.size[d];
+    t.ndim = 3;
+    cc_type_make_contiguous(&t);
+    return cc_adjoint_reshaped(a, v, &t);
+}
+
+/* [channels, images and positions], given planes */
+static int rows_of_planes(Adjoint *a, int v) {
+    CcType t = *type_of(a, v), rows;
+    for (int d = 0; d < 2; d++) {
+        t.size[d] = type_of(a, v)->size[1 - d];
+        t.stride[d] = type_of(a, v)->stride[1 - d];
+    }
+    rows = cc_adjoint_dense(&t);
+    rows.size[1] *= rows.size[2];
+    rows.ndim = 2;
+    cc_type_make_contiguous(&rows);
+    return cc_adjoint_reshaped(a, make(a, transpose, &t, .x = value_of(v), .dim0 = int_of(0), .dim1 = int_of(1)),
+                               &rows);
+}
+
+/* A product for each image, summed, or, if those would be larger than both operands, one of reordered operands. */
+static int product_dw(Adjoint *a, int g, int x, const CcType *w) {
+    CcType to = cc_adjoint_dense(w);
+    to.ndim = 2;
+    cc_type_make_contiguous(&to);
+    const CcType *p = type_of(a, g), *q = type_of(a, x);
+    const int64_t partial = p->size[0] * p->size[1] * q->size[1];
+    if (p->size[0] > 1 && partial > cc_type_numel(p) + cc_type_numel(q)) {
+        g = rows_of_planes(a, g);
+        x = rows_of_planes(a, x);
+    }
+    return cc_adjoint_summed(a, cc_adjoint_product(a, g, cc_adjoint_transposed(a, x), -1), to);
+}
+
+static void conv_by_products(Adjoint *a, const CcIn_conv *in, int image, int y) {
+    const CcType w = cc_adjoint_dense(type_of(a, in->weight.value));
+    const int g = planes(a, y);
+    if (wants(a, in->x)) {
+        CcType to = w;
+        to.ndim = 2;
+        cc_type_make_contiguous(&to);
+        const int weight = cc_adjoint_reshaped(a, in->weight.value, &to);
+        add_framed(a, in->x.value, cc_adjoint_product(a, cc_adjoint_transposed(a, weight), g, -1));
+    }
+    if (wants(a, in->weight))
+        cc_adjoint_add(a, in->weight.value, cc_adjoint_reshaped(a, product_dw(a, g, planes(a, image), &w), &w));
+}
+
 bool cc_spatial_conv(Adjoint *a, const CcNode *n) {
     CcIn_conv in;
     const int g = a->grad[n->out0];
@@ -104,6 +169,11 @@ bool cc_spatial_conv(Adjoint *a, const CcNode *n) {
     const int dims = spatial_dims(in.stride);
     if (!fits(a, in.x, in.weight, in.bias, g, dims) || !find_padding(a, &in, dims)) return false;
     const int y = framed(a, g, dims, 0), image = framed(a, in.x.value, dims, 0);
+    bias(a, in.bias, y);
+    if (is_product(a, &in, image, y, dims)) {
+        conv_by_products(a, &in, image, y);
+        return true;
+    }
     CcIn_conv_dx d = {.grad = value_of(y), .x = value_of(image), .weight = in.weight, .groups = in.groups};
     copy(d.stride, in.stride);
     copy(d.padding, in.padding);
@@ -111,7 +181,6 @@ bool cc_spatial_conv(Adjoint *a, const CcNode *n) {
     const CcType x = type_for(a, image), w = type_for(a, in.weight.value);
     if (wants(a, in.x)) add_framed(a, in.x.value, cc_adjoint_make_in(a, CC_OP_conv_dx, &x, &d));
     if (wants(a, in.weight)) cc_adjoint_add(a, in.weight.value, cc_adjoint_make_in(a, CC_OP_conv_dw, &w, &d));
-    bias(a, in.bias, y);
     return true;
 }
 
