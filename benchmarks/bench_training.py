@@ -1,16 +1,18 @@
 """Training steps: forward and backward in train mode (dropout on), compiled against eager.
 
     python benchmarks/bench_training.py [--compilers ccompile torch.compile] [--modes MODE ...] [--step]
-        [--json FILE] [WORKLOAD ...]
+        [--autocast] [--json FILE] [WORKLOAD ...]
 
 Each workload runs in a process of its own, in which eager and compiled steps alternate. A row gives the medians of the
 faster half of each kind, their ratio, the first step's time over eager's, the peak of resident memory in a steady step
 (in a process for each kind, beyond what is resident between steps), and the largest difference of a gradient.
---step: with Adam's step, compiled on the compiled side."""
+--step: with Adam's step, compiled on the compiled side. --autocast: forward under bf16 autocast, on both sides."""
 
 import argparse
+import contextlib
 import copy
 import ctypes
+import functools
 import gc
 import itertools
 import json
@@ -97,8 +99,9 @@ def compiled(name: str, mode: str, model: Callable[..., Any]) -> Callable[..., A
 class Side:
     """A model, its compiled form and its optimizer."""
 
-    def __init__(self, name: str, mode: str, model: nn.Module, step: bool):
+    def __init__(self, name: str, mode: str, model: nn.Module, step: bool, autocast: bool = False):
         self.model, self.call = model, compiled(name, mode, model)
+        self.ambient = functools.partial(torch.autocast, "cpu", torch.bfloat16) if autocast else contextlib.nullcontext
         self.optimizer = torch.optim.Adam(model.parameters()) if step else None
         self.update = compiled(name, mode, self.optimizer.step) if self.optimizer is not None else None
 
@@ -107,7 +110,9 @@ class Side:
         self.model.zero_grad()
         torch.manual_seed(seed)
         start = time.perf_counter()
-        loss_of(self.call(*args, **kwargs)).backward()
+        with self.ambient():
+            loss = loss_of(self.call(*args, **kwargs))
+        loss.backward()
         if self.update is not None:
             self.update()
         return time.perf_counter() - start
@@ -129,7 +134,8 @@ def measure(workload: str, compiler: str, mode: str, options: argparse.Namespace
     torch.manual_seed(0)
     what, make, inputs = WORKLOADS[workload]
     model = make().train()
-    sides = [Side("eager", mode, copy.deepcopy(model), options.step), Side(compiler, mode, model, options.step)]
+    how = options.step, options.autocast
+    sides = [Side("eager", mode, copy.deepcopy(model), *how), Side(compiler, mode, model, *how)]
     args, kwargs = inputs()
     first = [side.run(args, kwargs, 0) for side in sides]
     for seed in (1, 2):
@@ -165,7 +171,7 @@ def peak(workload: str, compiler: str, mode: str, options: argparse.Namespace) -
     """MiB that a steady step has resident at most, beyond what is resident between steps; the median of three."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    side = Side(compiler, mode, WORKLOADS[workload][1]().train(), options.step)
+    side = Side(compiler, mode, WORKLOADS[workload][1]().train(), options.step, options.autocast)
     args, kwargs = WORKLOADS[workload][2]()
     for seed in range(3):
         side.run(args, kwargs, seed)
@@ -182,6 +188,7 @@ def peak(workload: str, compiler: str, mode: str, options: argparse.Namespace) -
 def alone(job: list[str], options: argparse.Namespace) -> Any:
     command = [sys.executable, os.path.abspath(__file__), "--job", json.dumps(job), "--seconds", str(options.seconds)]
     command += ["--threads", str(options.threads), *(["--step"] if options.step else [])]
+    command += ["--autocast"] if options.autocast else []
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
@@ -200,6 +207,7 @@ def main() -> int:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["default"])
     parser.add_argument("--seconds", type=float, default=8, help="for the timed steps of a workload")
     parser.add_argument("--step", action="store_true", help="with Adam's step")
+    parser.add_argument("--autocast", action="store_true", help="under bf16 autocast")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", help="write the rows to this file, one JSON object a line")
     parser.add_argument("--job", help=argparse.SUPPRESS)
