@@ -28,8 +28,9 @@ static bool can_step(int64_t row, int64_t col, int64_t m, int64_t k) {
 }
 
 bool cc_blas_can(const CcGemm *g) {
-    return sgemm && CC_MAX(CC_MAX(g->m, g->n), g->k) <= INT32_MAX && can_step(g->x_row, g->x_col, g->m, g->k) &&
-           can_step(g->w_row, g->w_col, g->n, g->k) && can_step(g->y_row, 1, g->m, g->n);
+    return sgemm && g->dtype == CC_DT_F32 && CC_MAX(CC_MAX(g->m, g->n), g->k) <= INT32_MAX &&
+           can_step(g->x_row, g->x_col, g->m, g->k) && can_step(g->w_row, g->w_col, g->n, g->k) &&
+           can_step(g->y_row, 1, g->m, g->n);
 }
 
 /* y^T [n, m] = w [n, k] @ x^T [k, m] */

@@ -344,9 +344,10 @@ void cc_cuda_bench_close(CcCudaBench *b); /* NULL is fine */
 typedef struct CcGemmPost {
     CcPostKind kind; /* not SUM */
     float scale;
-    int64_t row; /* ADD, MUL: row stride of the operand */
+    int64_t row; /* ADD, MUL: row stride of the operand, of the product's dtype */
 } CcGemmPost;
 typedef struct CcGemm {
+    CcDtype dtype;   /* of all operands: F32, or BF16 or F16: computed in f32, rounded once */
     int64_t m, n, k; /* x [m, k], w [n, k], y [m, n]; > 0 */
     /* strides in elements; one of w's is 1, and one of x's, but gemm takes only x_col 1 */
     int64_t x_row, x_col, y_row, w_row, w_col;
@@ -354,17 +355,18 @@ typedef struct CcGemm {
     CcGemmPost post[CC_DNNL_MAX_POST];
 } CcGemm;
 typedef struct CcGemmCall {
-    const float *x, *w, *bias, *post[CC_DNNL_MAX_POST]; /* bias may be NULL */
-    float *y;
-    CcPacked *packed; /* NULL: reads w in place if w_col is 1, else packs it in each call */
+    const void *x, *w, *bias, *post[CC_DNNL_MAX_POST]; /* bias may be NULL */
+    void *y;
+    CcPacked *packed; /* NULL: the weights are read as they lie */
     uint64_t version; /* of the weights */
     float *scratch;   /* cc_gemm_bytes bytes, 64-byte aligned */
 } CcGemmCall;
+bool cc_gemm_can(const CcGemm *g);
 size_t cc_gemm_bytes(const CcGemm *g);
 int64_t cc_gemm_padding(int64_t m); /* rows that it computes beyond the m of x, with w in place */
 CC_MUST int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err); /* any thread; -1: no memory */
 
-/* Adds the bias to the product in y, and applies the post-ops in place. */
+/* Adds the bias to the f32 product in y, and applies the post-ops in place. */
 void cc_gemm_finish(const CcGemm *g, const CcGemmCall *call);
 
 /* ---- blas.c: the same by torch's BLAS, with plain weights ---- */

@@ -1,5 +1,5 @@
-/* halves: converts bf16 and f16 to f32 and back, for kernels that compute in f32. Rounds as ir/dtype.c does; does not
- * use the CPU's bf16 instruction, which flushes denormals. */
+/* halves: converts bf16 and f16 to f32 and back, for kernels that compute in f32. Rounds as ir/dtype.c does
+ * (lanes.inc). */
 #include <immintrin.h>
 
 #include "dev.h"

@@ -1,6 +1,6 @@
 /* product: runs products (linear, matmul, mm, bmm, addmm) with oneDNN or our own loops (gemv, gemm), followed by
  * post-ops. Weights stay plain, since their data may change between calls, unless they are frozen. f32, bf16 and
- * f16; our own loops and transposed results are f32 only. Operands that autocast would cast (f32 operands of a bf16
+ * f16, where the rule picks oneDNN; transposed results are f32 only. Operands that autocast would cast (f32 operands of a bf16
  * result) are cast while packing. */
 #include <math.h>
 #include <stdatomic.h>
@@ -192,11 +192,11 @@ static bool one_row(const CcPrimDesc *d, CcGemv *g) {
     return cc_gemv_can(g);
 }
 
-/* Is gemm on plain weights faster than oneDNN, which packs them? */
+/* Is gemm on plain weights [n, k] faster than oneDNN, which packs them? */
 static bool gains_plain(const CcPrimDesc *d) {
     const int64_t m = d->dst.size[0];
-    return m > TURN_MAX_ROWS && m <= PLAIN_MAX_ROWS && d->dst.size[1] >= PLAIN_MIN && d->src.size[1] >= PLAIN_MIN &&
-           cc_gemm_padding(m) * 10 <= m;
+    return d->weights.stride[0] == 1 && m > TURN_MAX_ROWS && m <= PLAIN_MAX_ROWS && d->dst.size[1] >= PLAIN_MIN &&
+           d->src.size[1] >= PLAIN_MIN && cc_gemm_padding(m) * 10 <= m;
 }
 
 /* Does the rule pick gemm? Otherwise it picks oneDNN. */

@@ -4,10 +4,8 @@
 #include "run_int.h"
 
 enum {
-    /* Products of more rows follow the rule: runs of one product after the other find its operands in other caches than
-     * the model leaves them in (2048x1024x256: BLAS 23 % faster alone, MiniTransformer 8 % slower with it; Zen 4). Rows
-     * of a weight's gradient are the weight's, so there is no such limit to them. */
-    MOST_ROWS = 512,
+    MOST_ROWS = 1
+        << 13, /* products of more rows follow the rule, unless they are a weight's gradient: it has the weight's rows */
     FEW_COLUMNS = 128 /* multiple of the columns that are measured */
 };
 /* Multiply-adds of a measured run, 4 ms at 250 GFLOP/s: the usual models' products are measured whole. A part of their
@@ -26,7 +24,8 @@ _Static_assert(CC_COUNT(NAME) == CC_WAYS, "each way has a name");
 const char *cc_ways_name(CcWayKind kind) { return NAME[kind]; }
 
 static CcGemm gemm_of(const CcPrimDesc *d) {
-    CcGemm g = {.m = d->dst.size[0],
+    CcGemm g = {.dtype = d->dst.dtype,
+                .m = d->dst.size[0],
                 .n = d->dst.size[1],
                 .k = d->src.size[1],
                 .x_row = d->src.stride[0],
@@ -43,23 +42,24 @@ static CcGemm gemm_of(const CcPrimDesc *d) {
 /* Are the source's columns contiguous, not its rows? So it is in a weight's gradient: grad^T @ x. */
 static bool has_columns(const CcPrimDesc *d) { return d->src.stride[d->src.ndim - 1] != 1; }
 
-static bool is_f32(const CcPrimDesc *d) {
-    return d->src.dtype == CC_DT_F32 && d->weights.dtype == CC_DT_F32 && d->dst.dtype == CC_DT_F32 &&
-           (d->bias.ndim == 0 || d->bias.dtype == CC_DT_F32);
+static bool of_one_dtype(const CcPrimDesc *d) {
+    const CcDtype dtype = d->dst.dtype;
+    bool is = d->src.dtype == dtype && d->weights.dtype == dtype && (d->bias.ndim == 0 || d->bias.dtype == dtype);
+    for (int i = 0; i < d->n_post; i++) is = is && (d->post[i].operand.ndim == 0 || d->post[i].operand.dtype == dtype);
+    return is;
 }
 
 unsigned cc_ways_of(const CcPrimDesc *d, bool frozen) {
     unsigned ways = 0;
-    bool library = true, loops = d->dst.ndim == 2 && is_f32(d) && d->dst.stride[1] == 1;
+    bool library = true, loops = d->dst.ndim == 2 && of_one_dtype(d) && d->dst.stride[1] == 1;
     for (int i = 0; i < d->n_post; i++) {
         library = library && d->post[i].kind != CC_POST_RELU;
-        loops = loops && d->post[i].kind != CC_POST_SUM &&
-                (d->post[i].operand.ndim == 0 || d->post[i].operand.dtype == CC_DT_F32);
+        loops = loops && d->post[i].kind != CC_POST_SUM;
     }
     if (library) ways |= CC_WAY_BIT(ONEDNN) | (frozen && d->weights.ndim == 2 ? CC_WAY_BIT(ONEDNN_PACKED) : 0);
     if (!loops) return ways;
     const CcGemm g = gemm_of(d);
-    if (g.x_col == 1) ways |= (frozen ? CC_WAY_BIT(OWN_PACKED) : 0) | (g.w_col == 1 ? CC_WAY_BIT(OWN) : 0);
+    if (g.x_col == 1 && cc_gemm_can(&g)) ways |= CC_WAY_BIT(OWN) | (frozen ? CC_WAY_BIT(OWN_PACKED) : 0);
     return ways | (cc_blas_can(&g) ? CC_WAY_BIT(BLAS) : 0);
 }
 
