@@ -56,6 +56,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->frame);
     cc_vec_free(&rec->prov);
     cc_vec_free(&rec->loose);
+    cc_vec_free(&rec->outside);
     cc_vec_free(&rec->keep);
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);

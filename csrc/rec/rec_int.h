@@ -74,6 +74,7 @@ struct CcRec {
         int place; /* 1 + index into prov; 0: no entry */
     } found[CC_FOUND];
     CC_VEC(int) loose;     /* indices into prov: cc_value_loose; may hold stale entries and a few duplicates */
+    CC_VEC(int) outside;   /* indices into prov: tensors from outside; may hold stale entries, as `loose` */
     int leaves;            /* frames left since the last sweep of `loose` */
     int64_t made;          /* approximate bytes of node results since memory was last looked at */
     int64_t resident;      /* of the process, beyond which free memory is returned (node.c); 0: not known yet */

@@ -45,8 +45,9 @@ static bool writes_first(const CcCallSpec *spec) {
  * count. */
 static bool shared(CcRec *rec, PyObject *but, uintptr_t from, uintptr_t to, bool read) {
     uintptr_t low, high;
-    for (int i = 0; i < rec->prov.n; i++) {
-        const CcProv *q = &rec->prov.at[i];
+    for (int i = 0; i < rec->outside.n; i++) {
+        if (rec->outside.at[i] >= rec->prov.n) continue;
+        const CcProv *q = &rec->prov.at[rec->outside.at[i]];
         if (q->object == NULL || q->weak != NULL || q->object == but || q->origin != CC_O_SOURCE ||
             !cc_tens_is(q->object))
             continue;

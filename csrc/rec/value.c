@@ -219,6 +219,8 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
         cc_map_put(&rec->by_object, o, rec->prov.n - 1);
         *found(rec, o) = (struct CcFound){o, rec->prov.n};
     }
+    if (origin == CC_O_SOURCE && p->origin != CC_O_SOURCE && cc_tens_is(o))
+        cc_vec_push(&rec->outside, (int)(p - rec->prov.at));
     p->origin = (uint8_t)origin;
     if (cc_value_loose(p) && !was_loose) cc_vec_push(&rec->loose, (int)(p - rec->prov.at));
     p->id = id;
