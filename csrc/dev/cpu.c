@@ -53,22 +53,32 @@ static void detect(void) {
 }
 
 #if defined(__x86_64__)
+static CcSbuf described;
+
 /* All that LLVM reads: vendor, model, and the instruction sets that the CPU has and the OS enables. */
-void cc_cpu_describe(CcSbuf *out) {
+static void describe(void) {
     static const unsigned LEAF[][2] = {{0, 0},    {1, 0},    {7, 0},    {7, 1},          {0xd, 0},       {0xd, 1},
                                        {0x14, 0}, {0x19, 0}, {0x24, 0}, {0x80000001, 0}, {0x80000008, 0}};
-    cc_sbuf_add(out, "%s%s", cc_cpu_info()->name, cc_cpu_info()->narrowed ? " narrowed" : "");
+    cc_sbuf_add(&described, "%s%s", cc_cpu_info()->name, cc_cpu_info()->narrowed ? " narrowed" : "");
     for (int i = 0; i < CC_COUNT(LEAF); i++) {
         unsigned a = 0, b = 0, c = 0, d = 0;
         __get_cpuid_count(LEAF[i][0], LEAF[i][1], &a, &b, &c, &d);
         if (LEAF[i][0] == 1) b = 0;                  /* holds the APIC id, which differs between cores */
         if (LEAF[i][0] == 0xd) b = 0;                /* bytes of state currently enabled */
         if (LEAF[i][0] == 0x80000008) a = c = d = 0; /* keeps only the feature bits */
-        cc_sbuf_add(out, " %x.%x.%x.%x", a, b, c, d);
+        cc_sbuf_add(&described, " %x.%x.%x.%x", a, b, c, d);
     }
     unsigned low = 0, high = 0, a, b, c, d;
     if (__get_cpuid(1, &a, &b, &c, &d) && c & bit_OSXSAVE) __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    cc_sbuf_add(out, " %x.%x", low, high);
+    cc_sbuf_add(&described, " %x.%x", low, high);
+}
+
+/* Once, as each kernel's key holds it: on a virtual machine every CPUID instruction is an exit to the host, and all of
+ * them take 180 us (Xeon, KVM). */
+void cc_cpu_describe(CcSbuf *out) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, describe);
+    cc_sbuf_add(out, "%s", cc_sbuf_text(&described));
 }
 #endif
 
