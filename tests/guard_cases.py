@@ -462,6 +462,16 @@ CASES.update(
         "input-offset": tensor_arg(lambda x: (x * 2, x.storage_offset()), lambda: (base[:4],), lambda: (base[3:7],)),
         "input-meta-device": tensor_arg(square, lambda: (t(3, 4),), lambda: (t(3, 4).to("meta"),)),
         "input-sparse": tensor_arg(lambda x: x * 2, lambda: (t(3, 4),), lambda: (t(3, 4).relu().to_sparse(),)),
+        "input-sparse-numel": tensor_arg(
+            lambda x: (x.numel(), x.dim(), x.layout),
+            lambda: (torch.eye(3).to_sparse(),),
+            lambda: (torch.eye(5).to_sparse(),),
+        ),
+        "input-sparse-coalesced": tensor_arg(
+            lambda x: (x.is_coalesced(), x._nnz()),
+            lambda: (torch.eye(3).to_sparse(),),
+            lambda: ((torch.eye(3) + 1).to_sparse().coalesce(),),
+        ),
         "input-complex": tensor_arg(
             lambda x: (x * 2).abs(), lambda: (t(3, 4),), lambda: (torch.complex(t(3, 4), t(3, 4)),)
         ),

@@ -269,9 +269,12 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
         if (cc_mode_inference(&rec->mode) && asks_inference(t))
             return cc_call_torch(rec, act, t->name, "reads whether inference mode is on");
         if (cc_override_asks(t)) return cc_override_before(act, ev, c);
-        for (int i = 0; i < c->n; i++)
+        for (int i = 0; i < c->n; i++) {
+            if (cc_tens_is(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN) /* no guard describes it */
+                return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
             if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name))
                 return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
+        }
         if (!cc_node_tells_size(t->name)) return CC_OK;
         const CcCallSpec spec = cc_call_spec(c, t->name != NULL ? t->name : "metadata");
         return cc_sym_call(rec, act, ev, &spec);
