@@ -99,6 +99,9 @@ def behind(a):
     shape = a.shape
     print(a.dim())
     return a * 2, len(shape), shape[0], shape[-1]
+@compile
+def argument(shape):
+    return len(shape), shape[0], shape[-1]
 def make(sizes, d):
     a = torch.nested.nested_tensor([torch.arange(float(s * d)).reshape(s, d) for s in sizes], layout=torch.jagged)
     return a, torch.nested.nested_tensor_from_jagged(a.values() + 1, a.offsets())
@@ -108,7 +111,7 @@ for sizes, d in (((2, 3, 4), 5), ((3, 4, 5), 4), ((1, 2), 4), ((3, 4, 5), 7), ((
         c, _ = make(sizes, d)
         print(binary(a, b).values().tolist(), binary(a, c).values().tolist())
         y, *facts = behind(a)
-        print(y.values().tolist(), facts)
+        print(y.values().tolist(), facts, argument(a.shape))
 """)
 
 

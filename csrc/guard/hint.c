@@ -96,16 +96,18 @@ static bool changed_number(const CcGuard *g, PyObject *v) {
     return v != NULL && Py_TYPE(v) == Py_TYPE(g->want) && (PyLong_CheckExact(v) || PyFloat_CheckExact(v));
 }
 
-/* The same for a torch.Size, whose items are numbers. */
+/* The same for a torch.Size, whose items are numbers (a nested tensor's may be SymInts). */
 static int changed_items(const CcGuard *g, PyObject *v) {
     const PyTypeObject *size = cc_tens_size_type();
     if (v == NULL || Py_TYPE(v) != size || Py_TYPE(g->want) != size) return 0;
     const Py_ssize_t n = PyTuple_GET_SIZE(v);
     if (n != PyTuple_GET_SIZE(g->want) || n > CC_MAX_DIMS) return 0;
     int dims = 0;
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (PyLong_AsLongLong(PyTuple_GET_ITEM(v, i)) != PyLong_AsLongLong(PyTuple_GET_ITEM(g->want, i)))
-            dims |= 1 << i;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *is = PyTuple_GET_ITEM(v, i), *was = PyTuple_GET_ITEM(g->want, i);
+        if (!PyLong_CheckExact(is) || !PyLong_CheckExact(was)) return 0;
+        if (PyLong_AsLongLong(is) != PyLong_AsLongLong(was)) dims |= 1 << i;
+    }
     return dims;
 }
 
