@@ -406,3 +406,29 @@ def test_a_memo_that_is_wrong_is_found_out(verify):
     told = subprocess.run([sys.executable, "-c", BEHIND_THE_BACK], env=env, capture_output=True, text=True, check=True).stdout
     assert told.startswith("[47.0, 47.0] a memo passed although this guard fails: " if verify == "1" else "[45.0, 45.0]\n"), told
     assert "'a5'" in told or verify == "0"
+
+
+class First:
+    pass
+
+
+class Second:
+    pass
+
+
+def looks_at_a_class(x, table={}):  # noqa: B006
+    return x + (1 if type(table["k"]) is First else 2)
+
+
+def test_an_object_that_was_replaced_by_one_whose_class_changes():
+    """Its class is a word of its own: that of the object before it, which may be freed memory, tells nothing."""
+    table = looks_at_a_class.__defaults__[0]
+    table["k"] = First()
+    compiled, x = ccompile.compile(looks_at_a_class), torch.ones(3)
+    for _ in range(4):
+        torch.testing.assert_close(compiled(x), x + 1)
+    table["k"] = later = First()
+    for _ in range(4):
+        torch.testing.assert_close(compiled(x), x + 1)
+    later.__class__ = Second
+    torch.testing.assert_close(compiled(x), x + 2)

@@ -449,6 +449,17 @@ bool cc_memo_running(const CcMemo *m) { return m->running > 0; }
 
 enum { PASSED = -1 };
 
+/* Whether words of the value imply its check (imply_check): those of another value are not among the facts. */
+static bool has_words(const CcGuard *g, PyObject *v) {
+    switch ((CcCheck)g->check) {
+    case CC_CHK_TYPE: return v != NULL && class_assignable(v);
+    case CC_CHK_SIZE:
+    case CC_CHK_KEYS:
+    case CC_CHK_FUNCTION: return true;
+    default: return false;
+    }
+}
+
 /* A dict or type has changed: checks the guards that read from it. */
 static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int dep) {
     if (dep < 0) return CC_MEMO_MISS;
@@ -457,7 +468,7 @@ static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int
         const CcGuard *g = &gs->g.at[id];
         PyObject *v = cc_guard_read(g, state, m->gv);
         if (!cc_guard_holds(g, v, m->gv)) return id;
-        if (m->trusted[id] || (v != m->gv[id] && m->child[id])) return CC_MEMO_MISS;
+        if (m->trusted[id] || (v != m->gv[id] && (m->child[id] || has_words(g, v)))) return CC_MEMO_MISS;
         m->gv[id] = v;
     }
     return PASSED;
