@@ -1,5 +1,5 @@
 /* Preloaded by tests/no_memory.py: the n-th allocation fails, of those that ccompile._core makes of the C library, or of
- * those that anybody makes of CPython's allocators. An allocation is _core's if it returns into _core's code; what others
+ * those that anybody makes of CPython's allocators. Or it succeeds, and a SIGINT is pending from then on. An allocation is _core's if it returns into _core's code; what others
  * call on its behalf (CPython, torch, oneDNN) is theirs. glibc's own names stand behind those that are replaced here. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,12 +38,19 @@ long failing_disarm(void) {
 
 uintptr_t failing_where(void) { return where; }
 
+static void (*interrupt)(int signal); /* PyErr_SetInterruptEx: called in place of a failure; NULL: allocations fail */
+
+void failing_interrupts(void (*how)(int signal)) { interrupt = how; }
+
 static bool counts(uintptr_t at) {
+    enum { SIGNAL = 2 };
     if (first < 0) return false;
     const long n = atomic_fetch_add(&seen, 1) + 1;
     if (n < first || n >= last) return false;
     where = at;
-    return true;
+    if (interrupt == NULL) return true;
+    interrupt(SIGNAL);
+    return false;
 }
 
 static bool fails(const void *caller) {

@@ -2,7 +2,9 @@
 
 Each call has to give what eager gives, or to raise MemoryError (or what torch raises instead where eager has no memory);
 then the same function has to give what eager gives. A trial is one n. Whose allocations fail (ALLOCATORS): those of
-CPython's allocators, whoever asks them, or those that ccompile._core makes of the C library. Trials are made in one
+CPython's allocators, whoever asks them, or those that ccompile._core makes of the C library. With `interrupt` the n-th one of
+CPython's succeeds, and from then on a SIGINT is pending, so KeyboardInterrupt is raised wherever signals are looked for next:
+in recording, compiling or replaying, in code of the program, of torch or of ours. Trials are made in one
 process (HOW), one after the other, each with all that was compiled forgotten, or each in a fork of a process that has
 compiled nothing. Graphs are those of tests/core/passes, compiled by the core library alone.
 
@@ -24,7 +26,7 @@ import time
 
 ROOT = pathlib.Path(__file__).parent.parent
 LIMIT_S = 120  # of one trial
-ALLOCATORS, HOW = ("python", "c"), ("fork", "again")
+ALLOCATORS, HOW = ("python", "c", "interrupt"), ("fork", "again")
 # What torch raises where there is no memory, beside MemoryError (THPVariable_Wrap).
 TORCHS = "Failed to allocate a Tensor object"
 
@@ -159,7 +161,9 @@ class Shim:
         self.allocators = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names]
 
     def arm(self, allocator, n):
-        self.python = allocator == "python"
+        self.python = allocator != "c"
+        interrupt = ctypes.cast(ctypes.pythonapi.PyErr_SetInterruptEx, ctypes.c_void_p)
+        self.lib.failing_interrupts(interrupt if allocator == "interrupt" else None)
         if self.python:
             self.lib.failing_python(True, *self.allocators)
         self.lib.failing_arm(n, n + 1)
@@ -210,16 +214,20 @@ class Calls:
                 except BaseException as e:
                     out[i] = e
                 i += 1
-        except MemoryError:  # of this function
+        except (MemoryError, KeyboardInterrupt):  # of this function
             pass
         if n:
-            self.seen = self.shim.disarm()
+            try:
+                self.seen = self.shim.disarm()
+            except KeyboardInterrupt:  # it was still pending
+                self.seen = self.shim.disarm()
         return out[:i]
 
     def look(self, where, got, want, states, failing=False):
         for a, b in zip(got, want):
             no_memory = isinstance(a, MemoryError) or (isinstance(a, RuntimeError) and TORCHS in str(a))
-            if isinstance(a, BaseException) and not (no_memory and failing):
+            interrupted = self.allocator == "interrupt" and isinstance(a, KeyboardInterrupt)
+            if isinstance(a, BaseException) and not ((no_memory or interrupted) and failing):
                 raise AssertionError(f"{where}: {a!r}") from a
             assert isinstance(a, BaseException) or alike(a, b), f"{where}: {a!r} is not {b!r}"
         ours, eagers = states()

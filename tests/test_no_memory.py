@@ -22,7 +22,13 @@ def good(*arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("how, stride", [("again", 17), ("fork", 61)])
 def test_calls(how, stride):
-    assert " of " in good("--how", how, "--stride", str(stride))
+    assert " of " in good("--how", how, "--stride", str(stride), "--allocator", "python", "--allocator", "c")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how, stride", [("again", 41), ("fork", 149)])
+def test_interrupted_calls(how, stride):
+    assert " of " in good("--how", how, "--stride", str(stride), "--allocator", "interrupt")
 
 
 @pytest.mark.slow

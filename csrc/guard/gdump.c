@@ -23,7 +23,7 @@ static void add_object(PyObject *o, CcSbuf *out) {
     else if (PyModule_Check(o)) s = PyModule_GetNameObject(o);
     else if (PyDict_Check(o) || PyCell_Check(o)) s = PyUnicode_FromFormat("<%s>", Py_TYPE(o)->tp_name);
     else if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) s = PyUnicode_FromFormat("<%s>", Py_TYPE(o)->tp_name);
-    else s = PyObject_Repr(o);
+    else s = Py_TYPE(o)->tp_repr(o); /* PyObject_Repr handles signals, whose exceptions would be lost here */
     const char *text = s != NULL ? PyUnicode_AsUTF8(s) : NULL;
     if (text == NULL) PyErr_Clear();
     cc_sbuf_add(out, "%.120s", text != NULL ? text : "?");

@@ -2,7 +2,7 @@
 #include "rec_int.h"
 
 static void add_number(PyObject *o, CcSbuf *out) {
-    PyObject *s = PyObject_Repr(o);
+    PyObject *s = Py_TYPE(o)->tp_repr(o); /* PyObject_Repr handles signals, whose exceptions would be lost here */
     if (s == NULL) PyErr_Clear();
     cc_sbuf_add(out, "%.80s", s != NULL ? PyUnicode_AsUTF8(s) : "?");
     Py_XDECREF(s);

@@ -189,7 +189,8 @@ static bool is_default(const Param *p, PyObject *o) {
 static bool on_device(PyObject *tensor, PyObject *device) {
     CcTensor t;
     cc_tens_read(tensor, false, &t);
-    PyObject *text = cc_tens_constant(device) || PyUnicode_Check(device) ? PyObject_Str(device) : NULL;
+    /* not PyObject_Str: see cc_mode_default_dtype */
+    PyObject *text = cc_tens_constant(device) || PyUnicode_Check(device) ? Py_TYPE(device)->tp_str(device) : NULL;
     const char *s = text ? PyUnicode_AsUTF8(text) : NULL;
     char want[24] = "cpu";
     if (t.type.device != 1) snprintf(want, sizeof want, "cuda:%d", t.type.device_index);

@@ -232,7 +232,8 @@ void cc_mode_restore_grad(const CcMode *m) {
 CcDtype cc_mode_default_dtype(void) {
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *dtype = torch ? PyObject_CallMethod(torch, "get_default_dtype", NULL) : NULL;
-    PyObject *text = dtype ? PyObject_Str(dtype) : NULL; /* "torch.float32" */
+    /* "torch.float32". Not PyObject_Str: it handles signals first, and what a handler raises would be cleared below. */
+    PyObject *text = dtype ? Py_TYPE(dtype)->tp_str(dtype) : NULL;
     const char *name = text ? PyUnicode_AsUTF8(text) : NULL;
     const char *dot = name ? strchr(name, '.') : NULL;
     CcDtype found = CC_DT_OTHER;
