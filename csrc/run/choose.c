@@ -12,8 +12,9 @@
 
 enum {
     ROUNDS = 3,
-    /* the way that the rule picks is kept unless another one takes at most 31/32 of its time */
-    FAVOUR = 32,
+    ENOUGH = 100 * 1000 * 1000, /* ns: no further round after this */
+    /* the way that the rule picks is kept unless another one takes at most 63/64 of its time */
+    FAVOUR = 64,
     SLOW = 2,   /* a way that takes longer than the best by 1/2 is not run again */
     STEADY = 8, /* the two best runs of the fastest way may differ by 1/8 */
     VOTES = 3   /* so many processes that chose the same way settle a choice; an undisturbed one settles it alone */
@@ -39,7 +40,7 @@ static CcSbuf here; /* libraries and CPU: the part that all keys share */
 static bool is_cold(const CcChoice *c) { return c->input_bytes > cc_omp_width() * cc_cpu_core_cache_bytes(); }
 
 static void write_here(void) {
-    cc_sbuf_add(&here, "choice 6\n%s, ", cc_blas_describe());
+    cc_sbuf_add(&here, "choice 7\n%s, ", cc_blas_describe());
     cc_dnnl_identify(&here);
     cc_sbuf_add(&here, "\n");
     cc_cpu_describe(&here);
@@ -200,7 +201,7 @@ static bool is_steady(const CcChoice *c, const Trial *trial, int way) {
     const Trial *t = &trial[way];
     for (int i = 0; i < c->kind->n; i++)
         if (trial[i].best && trial[i].preempted) return false;
-    return t->second && t->second - t->best <= t->best / STEADY;
+    return !t->second || t->second - t->best <= t->best / STEADY; /* long runs have one round */
 }
 
 static void report(const CcChoice *c, const Trial *trial, int best) {
@@ -218,8 +219,9 @@ static void report(const CcChoice *c, const Trial *trial, int best) {
 int cc_choose_measure(const CcChoice *c, void *ctx) {
     Trial trial[CC_CHOICE_WAYS] = {0};
     uint64_t best = UINT64_MAX;
+    const uint64_t start = cc_log_now_ns();
     for (int i = 0; i < c->kind->n; i++) begin(c, i, &trial[i], ctx);
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round == 0 || (round < ROUNDS && cc_log_now_ns() - start < ENOUGH); round++)
         for (int i = 0; i < c->kind->n; i++) {
             if (trial[i].out || (round && trial[i].best > best + best / SLOW)) continue;
             best = CC_MIN(best, time_way(c, i, &trial[i], ctx));
