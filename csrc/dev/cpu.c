@@ -16,6 +16,7 @@ enum {
 };
 
 static CcCpu cpu;
+static bool flushes_unordered; /* it has clflushopt */
 static void *mvec;
 
 /* Does the environment restrict oneDNN to an ISA below AVX-512? As in oneDNN (getenv_string_user, init_max_cpu_isa). */
@@ -45,6 +46,8 @@ static void detect(void) {
             level = i;
             cpu.narrowed = true;
         }
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    flushes_unordered = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT);
     cpu.name = NAME[level];
     cpu.vector_bytes = 16 << level;
     cpu.f16 = level > 0; /* every CPU with AVX2 has F16C */
@@ -87,10 +90,23 @@ int64_t cc_cpu_core_cache_bytes(void) {
     return bytes > 0 ? bytes : UNTOLD_CACHE;
 }
 
+#if defined(__x86_64__)
+/* Not ordered among themselves: several times as fast as clflush. */
+__attribute__((target("clflushopt"))) static void flush_unordered(const char *at, int64_t n) {
+    for (int64_t i = 0; i < n; i += CACHE_LINE) __builtin_ia32_clflushopt(at + i);
+}
+
+static void flush_ordered(const char *at, int64_t n) {
+    for (int64_t i = 0; i < n; i += CACHE_LINE) __builtin_ia32_clflush(at + i);
+}
+#endif
+
 void cc_cpu_evict(const void *at, int64_t n) {
 #if defined(__x86_64__)
-    for (int64_t i = 0; i < n; i += CACHE_LINE) __builtin_ia32_clflush((const char *)at + i);
-    if (n > 0) __builtin_ia32_clflush((const char *)at + n - 1);
+    cc_cpu_info();
+    if (n <= 0) return;
+    (flushes_unordered ? flush_unordered : flush_ordered)(at, n);
+    __builtin_ia32_clflush((const char *)at + n - 1);
     __builtin_ia32_mfence();
 #else
     (void)at, (void)n;
