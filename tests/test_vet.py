@@ -121,10 +121,15 @@ def run(shim, spoil, names="", dtypes="float32,bfloat16,float16", folder="", **e
     return json.loads(done.stdout)
 
 
+# What oneDNN 3.2 itself gets wrong on some CPUs: f16 with an operand to add or multiply by (AVX512-FP16 loses the operand), bf16
+# convolutions whose kernel is as large as their stride (AMX). tests/repro/user_03 and user_08 show both.
+FAULTS = {("residual", "float16"), ("scaled", "float16"), ("conv", "bfloat16")}
+
+
 @pytest.mark.parametrize("cpu", ["avx512", "avx2"])
 def test_what_is_right_is_not_banned(shim, cpu):
     for name, dtype, told in run(shim, "", CCOMPILE_CPU=cpu):
-        assert not told["banned"] and "host" not in told["steps"], (name, dtype, told)
+        assert (not told["banned"] or (name, dtype) in FAULTS) and "host" not in told["steps"], (name, dtype, told)
 
 
 @pytest.mark.parametrize("spoil", ["operand", "sum", "2d", "4d", "half 2d 4d"])
