@@ -262,7 +262,7 @@ static int run_packed(Job *job, const CcGemmCall *call) {
 /* ------------------------------------------------------------------ panels of x */
 
 /* LANES columns of y, all rows of the group; the tiles prefetch the weights of the next ones, as the hardware's prefetcher
- * stops at the end of each page (128x768x768, weights in a shared cache: 600 us without, 520 with; Intel Xeon with AMX, 2
+ * stops at the end of each page (128x768x768, weights in a shared cache: 600 us without, 520 with; Intel Xeon, 2
  * threads). */
 static void multiply_columns(const Job *job, const Matrix *w, int64_t col) {
     const int64_t lanes = job->kernels->lanes, packed = job->rows - job->rest,

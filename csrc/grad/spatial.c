@@ -98,7 +98,7 @@ static bool fits(const Adjoint *a, CcOperand x, CcOperand w, CcOperand b, int g,
 static void copy(CcOperand *to, const CcOperand *from) { memcpy(to, from, CC_SPATIAL * sizeof *to); }
 
 /* Is it a product in each position? Where channels are planes, products of these are faster than torch's derivatives, which
- * reorder them: those of 256 channels by 128 of 4x56x56 take 15 and 4.6 ms, products 3.1 and 3.6 (Xeon with AMX, 2 threads).
+ * reorder them: those of 256 channels by 128 of 4x56x56 take 15 and 4.6 ms, products 3.1 and 3.6 (Xeon, 2 threads).
  * Products of half precision would be rounded before images are summed. */
 static bool is_product(const Adjoint *a, const CcIn_conv *in, int image, int y, int dims) {
     const CcType *x = type_of(a, image), *w = type_of(a, in->weight.value);
