@@ -37,6 +37,8 @@ static void detect(void) {
     if (level && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         level = 2;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    flushes_unordered = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT);
 #endif
     cpu.wide_torch = level == 2 && !onednn_is_restricted();
     static const char *const NAME[] = {"base", "avx2", "avx512"};
@@ -46,8 +48,6 @@ static void detect(void) {
             level = i;
             cpu.narrowed = true;
         }
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    flushes_unordered = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT);
     cpu.name = NAME[level];
     cpu.vector_bytes = 16 << level;
     cpu.f16 = level > 0; /* every CPU with AVX2 has F16C */

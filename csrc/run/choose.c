@@ -1,8 +1,8 @@
 /* choose: measures which of several ways of running a step is the fastest on this machine.
  *
  * The ways run in turn, in the first run of a plan, on the operands of that run: so weights have their real alignment
- * and strides. If the plan's inputs exceed the cores' own caches, each timed run finds the weights in memory, as in a call of the
- * whole model. Choices are kept in memory and on disk, per CPU, library and number of threads. What the ways are, and
+ * and strides. If the plan's inputs exceed the cores' own caches, each timed run finds the weights in memory, as in a call
+ * of the whole model. Choices are kept in memory and on disk, per CPU, library and number of threads. What the ways are, and
  * what a choice is kept for, is the family's: ways.c (products), convways.c (convolutions). */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -229,7 +229,7 @@ typedef struct CcChoiceKind {
     /* Before its first run; *bytes: of scratch memory that a run needs. */
     int (*make)(void *ctx, int way, size_t *bytes, CcErr *err);
     int (*run)(void *ctx, int way, char *scratch, CcErr *err);
-    /* Before each timed run: the weights are as a model's call finds them. cold: in no cache. */
+    /* Before each timed run: the weights are as a model's call finds them. cold: evicted, unless runs do that. */
     void (*advance)(void *ctx, int way, bool cold);
 } CcChoiceKind;
 typedef struct CcChoice {

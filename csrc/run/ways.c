@@ -1,11 +1,11 @@
 /* ways: the implementations that can run one product. The weights stay plain, or a call packs them once and keeps the
- * copy (frozen weights). choose.c measures them; a wide product is measured by some of its columns at a time, and the number of
- * rows counts in steps of half a power of two, so that sequences of many lengths share a few choices. */
+ * copy (frozen weights). choose.c measures them; a very large product is measured by some of its columns at a time, and the
+ * number of rows counts in steps of half a power of two, so that sequences of many lengths share a few choices. */
 #include "run_int.h"
 
 enum {
-    MOST_ROWS = 1
-        << 13, /* products of more rows follow the rule, unless they are a weight's gradient: it has the weight's rows */
+    /* products of more rows follow the rule, unless they are a weight's gradient: its rows are the weight's */
+    MOST_ROWS = 8192,
     FEW_COLUMNS = 128 /* multiple of the columns that are measured */
 };
 /* Multiply-adds of a measured run, 35 ms at 250 GFLOP/s: the usual models' products are measured whole, a vocabulary of
