@@ -436,7 +436,8 @@ def keep(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
     here = machine.describe() | {"threads": rows[0]["threads"]}
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (re.sub(r"\W+", "-", here["cpu"]).strip("-").lower() + ".json")
+    name = re.sub(r"\W+", "-", f"{here['cpu']} {here['cpu_model']}").strip("-").lower()
+    path = folder / f"{name}.json"
     path.write_text(json.dumps({"machine": here, "rows": rows}, indent=1) + "\n")
     return path
 

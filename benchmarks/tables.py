@@ -29,13 +29,13 @@ def extension(flags: list[str]) -> str:
 
 def of_machines(found: list[dict[str, Any]]) -> str:
     """A line for each processor."""
-    head = ["", "processor", "vectors", "threads", "torch", "CPython", "ccompile"]
+    head = ["", "processor", "family-model-stepping", "vectors", "threads", "torch", "CPython", "ccompile"]
     keys = ("threads", "torch", "python", "ccompile")
     body = []
     for letter, one in zip(letters(found), found, strict=True):
         here = one["machine"]
         values = [str(here[key]).removeprefix("CPython ") for key in keys]
-        body.append([letter, here["cpu"], extension(here["flags"]), *values])
+        body.append([letter, here["cpu"], here["cpu_model"], extension(here["flags"]), *values])
     return table(head, body)
 
 

@@ -19,7 +19,8 @@ def tables(monkeypatch):
 
 
 def measured(cpu, flags, **speedups):
-    machine = {"cpu": cpu, "flags": flags, "threads": 2, "torch": "2.13.0", "python": "CPython 3.11.9", "ccompile": "0.1.0"}
+    machine = {"cpu": cpu, "cpu_model": "25-17-1", "flags": flags, "threads": 2}
+    machine |= {"torch": "2.13.0", "python": "CPython 3.11.9", "ccompile": "0.1.0"}
     rows = []
     for compiler, by_model in speedups.items():
         for name, speedup in by_model.items():
@@ -45,8 +46,8 @@ def test_machines_side_by_side(tables, tmp_path, monkeypatch):
         text = page.read_text()
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
         assert cells[2:4] == [
-            ["A", "AMD X", "AVX-512", "2", "2.13.0", "3.11.9", "0.1.0"],
-            ["B", "Intel Y", "AVX2", "2", "2.13.0", "3.11.9", "0.1.0"],
+            ["A", "AMD X", "25-17-1", "AVX-512", "2", "2.13.0", "3.11.9", "0.1.0"],
+            ["B", "Intel Y", "25-17-1", "AVX2", "2", "2.13.0", "3.11.9", "0.1.0"],
         ]
         assert cells[4] == ["workload", "input", "A: eager ms", "A: ccompile", "A: max", "B: eager ms", "B: ccompile"]
         assert cells[6:] == [
@@ -71,6 +72,7 @@ def test_a_measurement_is_kept_by_processor(tables, tmp_path):
     kept = json.loads(path.read_text())
     assert kept["rows"] == rows and kept["machine"]["threads"] == 2
     assert path.stem and path.stem.strip("-").isascii() and " " not in path.stem
+    assert path.stem.endswith(kept["machine"]["cpu_model"])  # processors that share a name have files of their own
     assert tables.of_models([kept]).count("\n") == 3
 
 

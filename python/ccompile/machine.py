@@ -14,13 +14,14 @@ _FLAGS = re.compile(r"avx\w*|fma|f16c|amx\w*")
 
 
 def describe() -> dict[str, Any]:
-    """cpu (the model's name), flags (vector extensions), processors, threads (torch's), versions, and what _core has
-    found."""
+    """cpu (the processor's name), cpu_model (family-model-stepping, as different processors share a name), flags
+    (vector extensions), processors, threads (torch's), versions, and what _core has found."""
     from . import __version__
 
     info = _cpuinfo()
     return {
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
+        "cpu_model": "-".join(info[key] for key in ("cpu family", "model", "stepping") if key in info),
         "flags": sorted(set(_FLAGS.findall(info.get("flags", "")))),
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
