@@ -204,7 +204,7 @@ class Calls:
     def run(self, f, calls, n=0):
         """What each call gives; under a failing n-th allocation where there is an n."""
         out = [None] * len(calls)
-        i = 0
+        i = interrupts = 0
         try:
             if n:
                 self.shim.arm(self.allocator, n)
@@ -214,13 +214,17 @@ class Calls:
                 except BaseException as e:
                     out[i] = e
                 i += 1
-        except (MemoryError, KeyboardInterrupt):  # of this function
+        except MemoryError:  # of this function
             pass
+        except KeyboardInterrupt:
+            interrupts += 1
         if n:
             try:
                 self.seen = self.shim.disarm()
             except KeyboardInterrupt:  # it was still pending
+                interrupts += 1
                 self.seen = self.shim.disarm()
+            self.interrupts = interrupts + sum(isinstance(a, KeyboardInterrupt) for a in out)
         return out[:i]
 
     def look(self, where, got, want, states, failing=False):
@@ -247,6 +251,8 @@ class Calls:
             want = self.run(eager, calls)
             compiled = ccompile.compile(f, mode=self.mode)
             self.look("call", self.run(compiled, calls, n), want, states, failing=True)
+            if self.allocator == "interrupt" and self.seen >= n:
+                assert self.interrupts == 1, f"{self.interrupts} KeyboardInterrupts came of one SIGINT"
             for _ in range(2):
                 want = self.run(eager, calls)
                 self.look("afterwards", self.run(compiled, calls), want, states)

@@ -121,6 +121,8 @@ def test_narrow_doors(path):
     if where != "dev/dl.c" and directory != "tens":
         assert not re.search(r"include\s*<dlfcn\.h>", code), f"{where} includes <dlfcn.h>"
         assert not re.search(r"\bdl(open|sym|close|error)\s*\(", code), f"{where} calls the dynamic linker"
+    if where != "py/raised.c":
+        assert "PyErr_Clear" not in code, f"{where} may lose a KeyboardInterrupt: cc_raised_clear() keeps it"
     if MAP[directory][0] != "front":
         assert not re.search(r"\b(Py[A-Z]\w*|_Py\w+)\b", code), f"{where} is in the core half and names CPython"
     assert not re.search(r"\bextern\s+\"C\"|std::|#\s*include\s*<(ATen|torch|c10)/", code), f"{where}: C++ or libtorch"

@@ -132,7 +132,7 @@ static PyObject **take_saved(PyObject *ctx, const Node *node, int *n) {
     for (*n = 0; *n < PyTuple_GET_SIZE(tuple); ++*n) saved[*n] = Py_NewRef(PyTuple_GET_ITEM(tuple, *n));
     Py_DECREF(tuple);
     r = PyObject_CallMethodNoArgs(ctx, A.str_clear);
-    if (r == NULL) PyErr_Clear(); /* this torch frees them only behind the backward */
+    if (r == NULL) cc_raised_clear(); /* this torch frees them only behind the backward */
     Py_XDECREF(r);
     return saved;
 }
@@ -198,7 +198,7 @@ bool cc_autograd_ready(void) {
     A.str_clear = cc_obj_intern("maybe_clear_saved_tensors");
     A.apply = make_apply();
     if (A.apply != NULL) return true;
-    PyErr_Clear();
+    cc_raised_clear();
     cc_log_add(CC_LOG_MISSING, "torch.autograd.Function is not as expected: torch runs the ops that autograd records");
     return false;
 }

@@ -456,7 +456,7 @@ static int replay(const CcShape *shape, CcSegmentHost *h, Graph *g, bool first) 
 /* ------------------------------------------------------------------ captures */
 
 void cc_capture_keep(CcCapturing *c, PyObject *block) {
-    if (PyList_Append(c->graph->blocks, block) < 0) PyErr_Clear();
+    if (PyList_Append(c->graph->blocks, block) < 0) cc_raised_clear();
 }
 
 /* Whether a node writes only to its first operand, judged by its name; otherwise it may write to any. */
@@ -529,7 +529,7 @@ static void take_error(CcSbuf *out) {
     const char *text = s != NULL ? PyUnicode_AsUTF8(s) : NULL;
     const size_t line = text != NULL ? strcspn(text, "\n") : 0;
     cc_sbuf_add(out, "%.*s", text != NULL ? (int)line : 0, text != NULL ? text : "");
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(s);
     Py_XDECREF(type);
     Py_XDECREF(value);
@@ -557,7 +557,7 @@ static int run_captured(CcCapturing *c, CcSegmentHost *h, const CcHost *host, Py
     PyErr_Fetch(&type, &value, &tb);
     r = PyObject_CallMethod(capture, "abort", NULL);
     Py_XDECREF(r);
-    PyErr_Clear();
+    cc_raised_clear();
     PyErr_Restore(type, value, tb);
     return -1;
 }
@@ -640,7 +640,7 @@ static int capture_graph(CcCaptures *c, const CcShape *shape, CcSegmentHost *h, 
     if (*why) cc_sbuf_add(&text, "%s", why);
     else if (PyErr_Occurred()) take_error(&text);
     else cc_sbuf_add(&text, "%s", err.text);
-    PyErr_Clear();
+    cc_raised_clear();
     refuse(c, "", cc_sbuf_text(&text));
     cc_sbuf_free(&text);
     cc_segment_restore(h);
@@ -664,7 +664,7 @@ int cc_capture_run(CcSegment *s, CcSegmentHost *h, const CcHost *host) {
     const CcShape *shape = h->shape;
     CcCaptures *c = shape->captures;
     Graph *g = c->refused == NULL && !capturing ? choose_graph(c) : NULL;
-    PyErr_Clear();
+    cc_raised_clear();
     if (g == NULL) return CC_CAPTURE_NOT;
     const bool moved = note_inputs(s->trace, h->x, g), captured = g->replay == NULL || moved;
     const unsigned long thread = PyThread_get_thread_ident();

@@ -276,7 +276,7 @@ CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     ok = ok && derive_late(&d, node);
     s->unknown = !ok && node < t->graph->node.n ? t->node.at[t->graph->node.at[node].host].name : NULL;
     drop_stand_ins(&d);
-    PyErr_Clear(); /* torch raises it again */
+    cc_raised_clear(); /* torch raises it again */
     free(d.value);
     if (!ok) cc_graph_free(d.graph);
     return ok ? d.graph : NULL;

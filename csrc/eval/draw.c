@@ -100,7 +100,7 @@ static int judge(void) {
     D.set = D.generator != NULL ? PyObject_GetAttrString(D.generator, "set_state") : NULL;
     PyObject *state = D.get != NULL && D.set != NULL ? PyObject_CallNoArgs(D.get) : NULL;
     D.verdict = state != NULL && compare(state) ? SAME : OTHER;
-    PyErr_Clear();
+    cc_raised_clear();
     if (D.verdict == OTHER)
         cc_log_add(CC_LOG_FALLBACK, "torch's bernoulli_ does not draw from its generator as expected: torch draws");
     const int status = state != NULL ? set_state(state) : 0;

@@ -59,7 +59,7 @@ int cc_root_init(CcRoot *root, PyObject *callable, PyObject *name) {
 
 const char *cc_root_name(const CcRoot *root) {
     const char *name = PyUnicode_AsUTF8(root->name);
-    if (name == NULL) PyErr_Clear(); /* it has surrogates */
+    if (name == NULL) cc_raised_clear(); /* it has surrogates */
     return name != NULL ? name : "?";
 }
 
@@ -435,7 +435,7 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     PyObject *r = try_entries(root, args, n, kwnames, mode, &again, &first);
     if (r != NULL) return r;
     if (again) { /* eager raises the same error, with the user's lines in its traceback */
-        PyErr_Clear();
+        cc_raised_clear();
         cc_log_add(CC_LOG_EAGER, "%s: a compiled segment failed", cc_root_name(root));
         return call_eagerly(root, own, own_nargsf, kwnames);
     }

@@ -90,7 +90,7 @@ static uint64_t stamp_of_cast(CcFreeze *f, CcStamp *s, PyObject *tensor) {
     if (s->weak != NULL && cc_weak_target(s->weak) == tensor) return s->stamp;
     PyObject *weak = PyWeakref_NewRef(tensor, NULL);
     if (weak == NULL) {
-        PyErr_Clear();
+        cc_raised_clear();
         return CC_NO_VERSION;
     }
     Py_XSETREF(s->weak, weak);

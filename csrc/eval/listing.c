@@ -56,7 +56,7 @@ static void path_text(const CcTrace *t, const CcListed *of, int guard, CcSbuf *o
     cc_guard_source_text(&t->guards, guard, &path);
     const bool begins = text != NULL && strncmp(cc_sbuf_text(&path), cc_sbuf_text(&begin), begin.n) == 0;
     cc_sbuf_add(out, "%s%s", begins ? text : "", cc_sbuf_text(&path) + (begins ? begin.n : 0));
-    PyErr_Clear();
+    cc_raised_clear();
     cc_sbuf_free(&begin);
     cc_sbuf_free(&path);
     Py_XDECREF(name);
@@ -94,7 +94,7 @@ static PyObject *constant(PyObject *o) {
                      : PyCallable_Check(o) ? PyUnicode_FromFormat("<%s>", Py_TYPE(o)->tp_name)
                                            : PyObject_Repr(o);
     if (text == NULL) {
-        PyErr_Clear();
+        cc_raised_clear();
         text = PyUnicode_FromFormat("<%s>", Py_TYPE(o)->tp_name);
     }
     return Py_BuildValue("[sN]", "text", text);

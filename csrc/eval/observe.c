@@ -87,7 +87,7 @@ static void *enter_range(const char *name) {
     PyObject *r = range != NULL ? PyObject_CallMethod(range, "__enter__", NULL) : NULL;
     if (r == NULL) Py_CLEAR(range);
     Py_XDECREF(r);
-    PyErr_Clear();
+    cc_raised_clear();
     PyErr_Restore(type, value, tb);
     return range;
 }
@@ -97,7 +97,7 @@ static void leave_range(void *range) {
     PyErr_Fetch(&type, &value, &tb);
     PyObject *r = PyObject_CallMethod(range, "__exit__", "OOO", Py_None, Py_None, Py_None);
     Py_XDECREF(r);
-    PyErr_Clear();
+    cc_raised_clear();
     Py_DECREF((PyObject *)range);
     PyErr_Restore(type, value, tb);
 }
@@ -105,7 +105,7 @@ static void leave_range(void *range) {
 int cc_observe_init(void) {
     PyObject *m = PyImport_ImportModule("torch.autograd.profiler");
     make_range = cc_obj_of_module("torch._C._profiler", "_RecordFunctionFast");
-    PyErr_Clear(); /* another torch: there are no ranges */
+    cc_raised_clear(); /* another torch: there are no ranges */
     profiler = m != NULL && make_range != NULL ? Py_NewRef(PyModule_GetDict(m)) : NULL;
     const uint64_t *version = profiler != NULL ? cc_watch_begin(profiler) : NULL;
     if (version != NULL) {

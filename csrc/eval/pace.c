@@ -148,7 +148,7 @@ static uint64_t time_by_tests(const CcLap *lap) {
     PyObject *time = PyObject_CallFunction(clock_of_tests, "O", lap->eager ? Py_True : Py_False);
     const uint64_t ns = time != NULL ? PyLong_AsUnsignedLongLong(time) : 0;
     Py_XDECREF(time);
-    PyErr_Clear();
+    cc_raised_clear();
     return ns;
 }
 

@@ -76,7 +76,7 @@ PyObject *cc_eval_error_on_break; /* a ContextVar of bools */
 static bool strict(const Region *g) {
     PyObject *value = NULL;
     if (g->root->fullgraph) return true;
-    if (PyContextVar_Get(cc_eval_error_on_break, NULL, &value) < 0) PyErr_Clear();
+    if (PyContextVar_Get(cc_eval_error_on_break, NULL, &value) < 0) cc_raised_clear();
     Py_XDECREF(value);
     return value == Py_True;
 }
@@ -353,7 +353,7 @@ static CcGo on_before(CcObserver *obs, CcAct *act, CcEvent *ev) {
         note_give_up(g);
         if (strict(g)) {
             Py_CLEAR(ev->result);
-            PyErr_Clear();
+            cc_raised_clear();
             return unsupported_now(g, ev);
         }
         return go;
@@ -472,7 +472,7 @@ static CcGo after_segment(Region *g, CcSegment *s, CcCallState *x, CcAct *const 
 
 static CcGo fail_segment(Region *g, CcSegment *s, bool pure, CcAct *act, int n) {
     if (pure) {
-        PyErr_Clear();
+        cc_raised_clear();
         cc_log_add(CC_LOG_EAGER, "segment %d failed; CPython continues", s->id);
         return die(g);
     }
@@ -665,7 +665,7 @@ static PyObject *close_region(Region *g, PyObject *r) {
     const bool kept = raises_kept(g);
     if (g->unsupported.text != NULL && !kept) { /* even if the user's code caught it on the way */
         Py_CLEAR(r);
-        PyErr_Clear();
+        cc_raised_clear();
         raise_unsupported(g);
     }
     cc_break_clear(&g->unsupported);

@@ -15,7 +15,7 @@ static PyObject **make_markers(const CcTrace *t) {
     PyObject **marker = cc_mem_get(sizeof *marker * ((size_t)n + 1));
     for (int v = 0; v < n; v++) {
         marker[v] = PyObject_CallMethod(writer, "Value", "i", v);
-        if (marker[v] == NULL) PyErr_Clear();
+        if (marker[v] == NULL) cc_raised_clear();
     }
     return marker;
 }

@@ -88,7 +88,7 @@ int cc_rollback_all(CcRollback *u) {
                            : u->random != NULL ? put_back_random(u->random)
                                                : 0;
         if (status == 0) continue;
-        if (failed) PyErr_Clear();
+        if (failed) cc_raised_clear();
         else PyErr_Fetch(&failure[0], &failure[1], &failure[2]);
         failed = true;
     }

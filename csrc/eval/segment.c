@@ -304,7 +304,7 @@ static void reverse_scopes(CcSegmentHost *h) {
         Py_DECREF(in[0]);
         Py_XDECREF(r);
     }
-    PyErr_Clear();
+    cc_raised_clear();
 }
 
 void cc_segment_restore(CcSegmentHost *h) {
@@ -326,7 +326,7 @@ static void leave_blocks(Host *h) {
         const CcAction *a = state_of(h->trace, n);
         if (a == NULL || h->trace->graph->node.at[n].n_out > 0 || cc_scope_opposite(a) != NULL) continue;
         PyObject *r = run_action(h->trace, &h->maker, a);
-        if (r == NULL) PyErr_Clear();
+        if (r == NULL) cc_raised_clear();
         Py_XDECREF(r);
     }
     if (h->trace->scoped) reverse_scopes(h);
@@ -345,7 +345,7 @@ static bool refused(void) {
     const bool is = s != NULL && (strstr(s, "leaf Variable that requires grad is being used in an in-place") != NULL ||
                                   strstr(s, "is being modified inplace") != NULL);
     Py_XDECREF(text);
-    PyErr_Clear();
+    cc_raised_clear();
     PyErr_Restore(type, value, tb);
     return is;
 }
@@ -375,7 +375,7 @@ static void strand(Host *h) {
         if (r == NULL) break;
         Py_XSETREF(h->x->effect[e], r);
     }
-    PyErr_Clear();
+    cc_raised_clear();
     PyErr_Restore(type, value, tb);
 }
 

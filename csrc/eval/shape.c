@@ -241,7 +241,7 @@ static int run_loose(const CcTrace *t, CcCallState *x) {
     const CcMaker m = cc_segment_maker(t, x, false);
     for (int i = 0; i < t->step.n; i++) {
         if (t->step.at[i].keyed || cc_shape_step(t, &m, &t->step.at[i], x)) continue;
-        PyErr_Clear(); /* an exception: recording this call raises it */
+        cc_raised_clear(); /* an exception: recording this call raises it */
         return i;
     }
     return -1;
@@ -254,7 +254,7 @@ bool cc_shape_out_of_range(const CcTrace *t, const CcCallState *x) {
         if (t->symbol.at[i].kernel == CC_SYM_NOT) continue;
         const double v =
             PyFloat_CheckExact(x->symbol[i]) ? PyFloat_AS_DOUBLE(x->symbol[i]) : PyLong_AsDouble(x->symbol[i]);
-        if (v == -1.0 && PyErr_Occurred()) PyErr_Clear();
+        if (v == -1.0 && PyErr_Occurred()) cc_raised_clear();
         /* false for NaN */
         else if (fabs(v) <= (t->symbol.at[i].kernel == CC_SYM_HALF ? 65504 : 0x1p53)) continue;
         return true;
@@ -420,7 +420,7 @@ bool cc_shape_take(const CcTrace *t, const CcCallState *x, CcGraph *g, int node)
 
 bool cc_shape_length(const CcNode *n, PyObject *r) {
     const Py_ssize_t length = PyObject_Size(r);
-    if (length < 0) PyErr_Clear();
+    if (length < 0) cc_raised_clear();
     return length == n->n_out;
 }
 
@@ -613,7 +613,7 @@ CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     }
     cc_rollback_free(&e.undo);
     /* an exception: recording this call raises it */ if (e.misfit < s->trace->step.n && !host->lost)
-        PyErr_Clear();
+        cc_raised_clear();
     if (!ok && PyErr_Occurred()) { /* eager raises it, too */
         cc_graph_free(e.graph);
         return CC_RAN_FAILED;

@@ -221,7 +221,7 @@ int cc_torchgrad_make(Run *run, PyObject *const *saved, PyObject *const *given, 
  * unknown */
 static bool ask_torch(Run *run, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **want) {
     const int status = run->training->open ? cc_torchgrad_make(run, saved, given, wanted, want) : -1;
-    PyErr_Clear();
+    cc_raised_clear();
     return status == 0;
 }
 

@@ -12,7 +12,7 @@ static double largest(PyObject *tensor) {
     PyObject *abs = PyObject_CallMethod(tensor, "abs", NULL),
              *max = abs != NULL ? PyObject_CallMethod(abs, "max", NULL) : NULL;
     const double v = max != NULL ? PyFloat_AsDouble(max) : 0;
-    PyErr_Clear(); /* the list is empty */
+    cc_raised_clear(); /* the list is empty */
     Py_XDECREF(max);
     Py_XDECREF(abs);
     return isfinite(v) && v > 0 ? v : 0;
@@ -79,7 +79,7 @@ bool cc_verify_close(PyObject *got, PyObject *want, CcDtype dtype, bool half) {
                                 : NULL;
     PyObject *r = kw != NULL ? PyObject_Call(allclose, args, kw) : NULL;
     const bool is = r == Py_True;
-    if (r == NULL) PyErr_Clear();
+    if (r == NULL) cc_raised_clear();
     Py_XDECREF(r);
     Py_XDECREF(kw);
     Py_XDECREF(args);
@@ -138,7 +138,7 @@ bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, 
         CcErr err = {0};
         ok = cc_run_exec(shape->plan, &h, NULL, &err) == 0;
         if (!ok) cc_log_add(CC_LOG_VERIFY, "segment %d: its plan failed: %s", s->id, err.text);
-        PyErr_Clear();
+        cc_raised_clear();
         cc_segment_restore(&host);
         bool *coarse = find_reached(t, shape->graph, half_result), *unset = find_reached(t, shape->graph, makes_unset);
         for (int v = 0; ok && v < t->graph->val.n; v++)

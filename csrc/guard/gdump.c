@@ -25,7 +25,7 @@ static void add_object(PyObject *o, CcSbuf *out) {
     else if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) s = PyUnicode_FromFormat("<%s>", Py_TYPE(o)->tp_name);
     else s = Py_TYPE(o)->tp_repr(o); /* PyObject_Repr handles signals, whose exceptions would be lost here */
     const char *text = s != NULL ? PyUnicode_AsUTF8(s) : NULL;
-    if (text == NULL) PyErr_Clear();
+    if (text == NULL) cc_raised_clear();
     cc_sbuf_add(out, "%.120s", text != NULL ? text : "?");
     Py_XDECREF(s);
 }

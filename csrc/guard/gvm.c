@@ -4,7 +4,7 @@
 
 static PyObject *read_member(PyObject *descr, PyObject *object) {
     PyObject *v = Py_TYPE(descr)->tp_descr_get(descr, object, (PyObject *)Py_TYPE(object));
-    if (v == NULL) PyErr_Clear();
+    if (v == NULL) cc_raised_clear();
     return v;
 }
 
@@ -15,7 +15,7 @@ static PyObject *read_item(PyObject *sequence, int index) {
 
 static PyObject *read_key(PyObject *dict, PyObject *key) {
     PyObject *v = PyDict_GetItemWithError(dict, key);
-    if (v == NULL && PyErr_Occurred()) PyErr_Clear();
+    if (v == NULL && PyErr_Occurred()) cc_raised_clear();
     return v;
 }
 
@@ -23,7 +23,7 @@ static PyObject *read_key(PyObject *dict, PyObject *key) {
  * id(tensor), which is the address itself, as for any int below 2**61 - 1. */
 static PyObject *read_tensor_key(PyObject *dict, PyObject *tensor) {
     PyObject *v = _PyDict_GetItem_KnownHash(dict, tensor, (Py_hash_t)(uintptr_t)tensor);
-    if (v == NULL) PyErr_Clear();
+    if (v == NULL) cc_raised_clear();
     return v;
 }
 
@@ -109,12 +109,12 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_MFUNC: return PyMethod_GET_FUNCTION(parent);
     case CC_SRC_CTXVAR: {
         PyObject *v = NULL;
-        if (PyContextVar_Get(parent, NULL, &v) < 0) PyErr_Clear();
+        if (PyContextVar_Get(parent, NULL, &v) < 0) cc_raised_clear();
         return v;
     }
     case CC_SRC_CALL: {
         PyObject *v = PyObject_CallNoArgs(g->key); /* a C function that reads state, such as abc.get_cache_token */
-        if (v == NULL) PyErr_Clear();
+        if (v == NULL) cc_raised_clear();
         return v;
     }
     case CC_SRC_REDUCE: {
@@ -122,12 +122,12 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         if (reduce == NULL) reduce = cc_obj_intern("__reduce__");
         /* only for builtin iterators and getters, so it is C code */
         PyObject *v = PyObject_CallMethodNoArgs(parent, reduce);
-        if (v == NULL) PyErr_Clear();
+        if (v == NULL) cc_raised_clear();
         return v;
     }
     case CC_SRC_AT: {
         PyObject *v = PySequence_GetItem(parent, g->index); /* only for deques, so it is C code */
-        if (v == NULL) PyErr_Clear();
+        if (v == NULL) cc_raised_clear();
         return v;
     }
     case CC_SRC_CONTAINER: return cc_iterator_container(parent);
@@ -168,7 +168,7 @@ static bool same_range(PyObject *a, PyObject *b) {
 static bool same_as_float(PyObject *a, PyObject *b) {
     PyObject *x = PyNumber_Float(a), *y = PyNumber_Float(b);
     const bool same = x != NULL && y != NULL && same_bits(PyFloat_AS_DOUBLE(x), PyFloat_AS_DOUBLE(y));
-    if (x == NULL || y == NULL) PyErr_Clear();
+    if (x == NULL || y == NULL) cc_raised_clear();
     Py_XDECREF(x);
     Py_XDECREF(y);
     return same;
@@ -187,7 +187,7 @@ bool cc_guard_same_value(PyObject *a, PyObject *b) {
     if (PyRange_Check(a)) return same_range(a, b);
     if (cc_known_is(a, CC_KNOWN_FLOAT32) || cc_known_is(a, CC_KNOWN_FLOAT16)) return same_as_float(a, b);
     const int eq = PyObject_RichCompareBool(a, b, Py_EQ);
-    if (eq < 0) PyErr_Clear();
+    if (eq < 0) cc_raised_clear();
     return eq > 0;
 }
 
@@ -208,7 +208,7 @@ static Py_ssize_t size_of(PyObject *o) {
     if (PyAnySet_Check(o)) return PySet_GET_SIZE(o);
     if (PyList_Check(o) || PyTuple_Check(o)) return Py_SIZE(o);
     const Py_ssize_t n = PyObject_Size(o);
-    if (n < 0) PyErr_Clear();
+    if (n < 0) cc_raised_clear();
     return n;
 }
 
@@ -303,7 +303,7 @@ static bool same_scope(PyObject *o, PyObject *want) {
 
 static bool equal_set(PyObject *o, PyObject *want) {
     const int eq = PyObject_RichCompareBool(o, want, Py_EQ);
-    if (eq < 0) PyErr_Clear();
+    if (eq < 0) cc_raised_clear();
     return eq > 0;
 }
 
@@ -311,7 +311,7 @@ static bool same_comparison(const CcGuard *g, PyObject *v) {
     if (v == NULL || !PyFloat_CheckExact(v)) return false;
     const bool swapped = g->other >> 4 & 1, outcome = g->other >> 5 & 1;
     const int is = PyObject_RichCompareBool(swapped ? g->want : v, swapped ? v : g->want, g->other & 15);
-    if (is < 0) PyErr_Clear();
+    if (is < 0) cc_raised_clear();
     return is >= 0 && is == outcome;
 }
 

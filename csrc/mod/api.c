@@ -15,7 +15,7 @@ static bool dynamo_idle(void) {
         Py_XDECREF(m);
     }
     PyObject *callback = get != NULL ? PyObject_CallNoArgs(get) : NULL;
-    if (callback == NULL) PyErr_Clear();
+    if (callback == NULL) cc_raised_clear();
     Py_XDECREF(callback);
     PyErr_Restore(type, value, tb);
     return callback == Py_None;

@@ -58,15 +58,15 @@ static void copy_names(PyObject *self, PyObject *fn, PyObject *name) {
     for (int i = 0; i < CC_COUNT(names); i++) {
         PyObject *v = PyObject_GetAttrString(fn, names[i]);
         if (v == NULL) {
-            PyErr_Clear();
+            cc_raised_clear();
             if (name == NULL || strstr(names[i], "name__") == NULL) continue;
             v = Py_NewRef(name);
         }
         const int status = PyObject_SetAttrString(self, names[i], v);
         Py_DECREF(v);
-        if (status < 0) PyErr_Clear();
+        if (status < 0) cc_raised_clear();
     }
-    if (PyObject_SetAttrString(self, "__wrapped__", fn) < 0) PyErr_Clear();
+    if (PyObject_SetAttrString(self, "__wrapped__", fn) < 0) cc_raised_clear();
 }
 
 /* ------------------------------------------------------------------ Compiled */
@@ -258,7 +258,7 @@ static bool is_named(PyObject *o, PyObject *name) {
     Py_XDECREF(dot);
     Py_XDECREF(parts);
     Py_XDECREF(at);
-    PyErr_Clear();
+    cc_raised_clear();
     return at == o;
 }
 
@@ -269,7 +269,7 @@ static PyObject *compiled_reduce(PyObject *o, PyObject *unused) {
     PyObject *name = PyObject_GetAttrString(o, "__qualname__");
     if (name != NULL && PyUnicode_Check(name) && is_named(o, name)) return name;
     Py_XDECREF(name);
-    PyErr_Clear();
+    cc_raised_clear();
     /* unpickles as copy.copy(original), which does not need ccompile */
     PyObject *copy = PyImport_ImportModule("copy"),
              *copy_function = copy != NULL ? PyObject_GetAttrString(copy, "copy") : NULL;

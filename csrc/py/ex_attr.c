@@ -8,7 +8,7 @@ CcDo cc_ex_GLOBAL(CcRun *r, const CcInsn *in) {
     PyObject *value = PyDict_GetItemWithError(r->globals, name);
     if (!value && !PyErr_Occurred()) value = PyDict_GetItemWithError(r->builtins, name);
     if (!value) { /* NameError, or a key comparison raised: CPython repeats the lookup */
-        PyErr_Clear();
+        cc_raised_clear();
         return CC_DO_HAND;
     }
     CcEvent ev = {.kind = CC_EV_GLOBAL, .in = scopes, .n = 2, .name = name};
@@ -35,7 +35,7 @@ CcDo cc_ex_DELETE_GLOBAL(CcRun *r, const CcInsn *in) {
     PyObject *ops[] = {r->globals, NULL};
     CcEvent ev = {.kind = CC_EV_STORE_GLOBAL, .in = ops, .n = 2, .name = cc_name(r, in->arg)};
     if (PyDict_Contains(r->globals, ev.name) != 1) { /* NameError */
-        PyErr_Clear();
+        cc_raised_clear();
         return CC_DO_HAND;
     }
     CC_STEP_INT(r, &ev, set_global(r, ev.name, NULL));
@@ -134,7 +134,7 @@ CcDo cc_ex_IMPORT_NAME(CcRun *r, const CcInsn *in) {
 static PyObject *import_from(PyObject *module, PyObject *name) {
     PyObject *value = PyObject_GetAttr(module, name);
     if (value || !PyErr_ExceptionMatches(PyExc_AttributeError)) return value;
-    PyErr_Clear();
+    cc_raised_clear();
     PyObject *package = PyObject_GetAttrString(module, "__name__");
     PyObject *full = package && PyUnicode_Check(package) ? PyUnicode_FromFormat("%U.%U", package, name) : NULL;
     value = full ? PyImport_GetModule(full) : NULL;
@@ -150,7 +150,7 @@ CcDo cc_ex_IMPORT_FROM(CcRun *r, const CcInsn *in) {
     if (done == CC_DO_PERFORM) {
         ev.result = import_from(module, ev.name);
         if (!ev.result && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))) {
-            PyErr_Clear();
+            cc_raised_clear();
             r->act.event = NULL;
             return CC_DO_HAND; /* ImportError: CPython composes the message */
         }

@@ -117,7 +117,7 @@ PyObject *cc_ex_raiser(void) {
     PyErr_Fetch(&type, &value, &traceback);
     Raiser *raiser = PyType_Ready(&raiser_type) < 0 ? NULL : PyObject_New(Raiser, &raiser_type);
     if (!raiser) { /* out of memory: None is called instead, which raises as well */
-        PyErr_Clear();
+        cc_raised_clear();
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(traceback);

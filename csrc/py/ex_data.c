@@ -45,7 +45,7 @@ static CcDo load(CcRun *r, int local) {
         PyObject *names = PyCode_GetVarnames(r->act.co);
         if (!names || local >= PyTuple_GET_SIZE(names)) {
             Py_XDECREF(names);
-            PyErr_Clear();
+            cc_raised_clear();
             return CC_DO_HAND;
         }
         PyErr_Format(PyExc_UnboundLocalError,
@@ -282,7 +282,7 @@ static int extend(PyObject *list, PyObject *more) {
         return 0;
     }
     if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(more)->tp_iter && !PySequence_Check(more)) {
-        PyErr_Clear();
+        cc_raised_clear();
         PyErr_Format(PyExc_TypeError, "Value after * must be an iterable, not %.200s", Py_TYPE(more)->tp_name);
     }
     return -1;
@@ -297,7 +297,7 @@ static int dict_update(PyObject *dict, PyObject *more) {
 /* As format_kwargs_error in CPython's evaluator. */
 static void name_merge_error(PyObject *callable, PyObject *more) {
     if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
+        cc_raised_clear();
         PyObject *text = _PyObject_FunctionStr(callable);
         if (text)
             PyErr_Format(PyExc_TypeError, "%U argument after ** must be a mapping, not %.200s", text,

@@ -44,7 +44,7 @@ CcDo cc_ex_ITER(CcRun *r, const CcInsn *in) {
 /* The next value; NULL without an error: exhausted. */
 static PyObject *next_value(PyObject *iterator) {
     PyObject *value = Py_TYPE(iterator)->tp_iternext(iterator);
-    if (!value && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
+    if (!value && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_StopIteration)) cc_raised_clear();
     return value;
 }
 
@@ -55,7 +55,7 @@ CcDo cc_ex_NEXT(CcRun *r, const CcInsn *in) {
         ev.result = next_value(cc_top(r, 1));
         done = cc_run_after(r, &ev, !ev.result && PyErr_Occurred());
     } else if (done == CC_DO_RAISED && PyErr_ExceptionMatches(PyExc_StopIteration)) {
-        PyErr_Clear(); /* from a rebuilt __next__ */
+        cc_raised_clear(); /* from a rebuilt __next__ */
         done = CC_DO_NEXT;
     }
     if (done != CC_DO_NEXT) return done;

@@ -11,7 +11,7 @@ static PyObject *class_attr(PyObject *subject, PyTypeObject *type, PyObject *nam
         return NULL;
     }
     PyObject *attr = PyObject_GetAttr(subject, name);
-    if (!attr && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
+    if (!attr && PyErr_ExceptionMatches(PyExc_AttributeError)) cc_raised_clear();
     return attr;
 }
 
@@ -36,7 +36,7 @@ static int class_positional(PyObject *attrs, PyObject *subject, PyTypeObject *ty
     bool self = false;
     PyObject *names = PyObject_GetAttrString((PyObject *)type, "__match_args__");
     if (!names && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
+        cc_raised_clear();
         names = PyTuple_New(0);
         self = PyType_HasFeature(type, _Py_TPFLAGS_MATCH_SELF);
     }

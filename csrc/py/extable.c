@@ -72,7 +72,7 @@ static int skip_clause(const CcCode *code, int pc, PyObject *globals) {
     PyObject *type = PyDict_Contains(globals, name) == 0 ? PyDict_GetItemWithError(builtins, name) : NULL;
     const bool other = type != NULL && PyExceptionClass_Check(type) &&
                        !PyType_IsSubtype((PyTypeObject *)PyExc_GeneratorExit, (PyTypeObject *)type);
-    PyErr_Clear();
+    cc_raised_clear();
     return other ? in[2].target : -1;
 }
 

@@ -11,7 +11,7 @@ bool cc_generator_read(PyObject *generator, CcGen *out) {
     if (name != out->func->func_name || qualname != out->func->func_qualname) return false;
     out->code = cc_code_get(cc_frame_code(frame));
     if (out->code == NULL) {
-        PyErr_Clear();
+        cc_raised_clear();
         return false;
     }
     out->unit = cc_frame_next_unit(frame);

@@ -127,7 +127,7 @@ static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, 
     if (!listens(region, ts, frame, throwing)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
     if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
-    if (!throwing) PyErr_Clear(); /* no memory for our tables, which CPython does not need */
+    if (!throwing) cc_raised_clear(); /* no memory for our tables, which CPython does not need */
     return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
 

@@ -10,7 +10,7 @@ bool cc_obj_retry_alloc(void) {
             "ccompile: an operation that can fail only for lack of memory raised another error; please report this");
     }
     if (!cc_mem_release_reserve()) cc_mem_exhausted("an object of Python's");
-    PyErr_Clear();
+    cc_raised_clear();
     return true;
 }
 
@@ -23,7 +23,7 @@ PyObject *cc_obj_intern(const char *text) {
 PyObject *cc_obj_of_module(const char *module, const char *name) {
     PyObject *m = PyImport_ImportModule(module), *o = m != NULL ? PyObject_GetAttrString(m, name) : NULL;
     Py_XDECREF(m);
-    if (o == NULL) PyErr_Clear();
+    if (o == NULL) cc_raised_clear();
     return o;
 }
 
@@ -82,7 +82,7 @@ unsigned cc_type_version(PyTypeObject *type) {
     if (type->tp_version_tag) return type->tp_version_tag;
     if (!probe) probe = PyUnicode_InternFromString("__class__");
     if (probe) (void)_PyType_Lookup(type, probe);
-    else PyErr_Clear();
+    else cc_raised_clear();
     return type->tp_version_tag;
 }
 
@@ -97,7 +97,7 @@ PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name) { return _PyType_Lo
 PyObject *cc_weak_target(PyObject *weak) {
 #if PY_VERSION_HEX >= 0x030D0000
     PyObject *o = NULL;
-    if (PyWeakref_GetRef(weak, &o) < 0) PyErr_Clear();
+    if (PyWeakref_GetRef(weak, &o) < 0) cc_raised_clear();
     Py_XDECREF(o); /* borrowed: other references keep it alive */
     return o;
 #else
@@ -125,7 +125,7 @@ PyObject *cc_dict_keys(PyObject *dict) {
     } else {
         keys = PyDict_Keys(dict);
     }
-    if (keys == NULL) PyErr_Clear();
+    if (keys == NULL) cc_raised_clear();
     return keys;
 }
 

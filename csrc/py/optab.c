@@ -63,7 +63,7 @@ static int read_caches(PyObject *module, PyObject *opmap) {
             count = i < PyList_GET_SIZE(entries) ? Py_NewRef(PyList_GET_ITEM(entries, i)) : NULL;
         } else {
             count = PyObject_GetItem(entries, name);
-            if (!count && PyErr_ExceptionMatches(PyExc_KeyError)) PyErr_Clear();
+            if (!count && PyErr_ExceptionMatches(PyExc_KeyError)) cc_raised_clear();
         }
         if (count) cc_optab.row[i].caches = (uint8_t)PyLong_AsLong(count);
         Py_XDECREF(count);
@@ -78,7 +78,7 @@ static int position(PyObject *module, const char *list, const char *what) {
     PyObject *names = PyObject_GetAttrString(module, list);
     PyObject *key = PyUnicode_FromString(what);
     Py_ssize_t at = names && key ? PySequence_Index(names, key) : -1;
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(key);
     Py_XDECREF(names);
     return (int)at;
@@ -110,7 +110,7 @@ static int check_binops(PyObject *module) {
 static int read_common(PyObject *module) {
     PyObject *list = PyObject_GetAttrString(module, "_common_constants");
     if (!list) {
-        PyErr_Clear();
+        cc_raised_clear();
         list = Py_BuildValue("(O)", PyExc_AssertionError);
     }
     cc_optab.common = list ? PySequence_Tuple(list) : NULL;

@@ -327,6 +327,10 @@ CC_MUST CC_NEW PyObject *cc_cache_key(PyObject *cache, PyObject *const *in, int 
  * result. */
 PyObject *const *cc_cache_result_at(PyObject *o);
 
+/* Instead of PyErr_Clear. Clears the exception, if any; a KeyboardInterrupt, which a signal may raise in any Python code that
+ * we run, is raised again where CPython next looks for signals. */
+void cc_raised_clear(void);
+
 /* ------------------------------------------------------------------ object internals that guards read */
 
 /* Creates a small object that the caller can't do without; if memory runs out, retries with the reserve

@@ -120,7 +120,7 @@ CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised) {
     CcAct *act = &r->act;
     if (act->obs->unwinding) {
         Py_CLEAR(ev->result);
-        PyErr_Clear();
+        cc_raised_clear();
         act->event = NULL;
         return CC_DO_REWIND;
     }
@@ -193,7 +193,7 @@ static CcDo perform_rebuilt(CcRun *r) {
     PyObject *result = obs->descend(obs, &r->act);
     if (obs->unwinding) {
         Py_XDECREF(result);
-        PyErr_Clear();
+        cc_raised_clear();
         return CC_DO_REWIND;
     }
     r->call_result = result;

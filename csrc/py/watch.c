@@ -48,7 +48,7 @@ static bool own_table(PyObject *dict) {
     /* popitem() takes the last item, so the order is preserved */
     PyObject *item = PyObject_CallMethod((PyObject *)&PyDict_Type, "popitem", "O", dict);
     if (item == NULL) { /* empty, or out of memory, in which case popitem has not removed the item */
-        PyErr_Clear();
+        cc_raised_clear();
         return false;
     }
     cc_obj_dict_set(dict, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
@@ -68,11 +68,11 @@ const uint64_t *cc_watch_begin(PyObject *dict) {
     if (w == NULL) {
         if (!own_table(dict)) return NULL;
         if (watcher < 0 && (watcher = PyDict_AddWatcher(on_event)) < 0) { /* an interpreter has only eight */
-            PyErr_Clear();
+            cc_raised_clear();
             return NULL;
         }
         if (PyDict_Watch(watcher, dict) < 0) {
-            PyErr_Clear();
+            cc_raised_clear();
             return NULL;
         }
         w = cc_mem_get(sizeof *w);
@@ -88,7 +88,7 @@ void cc_watch_end(const uint64_t *version) {
     if (--w->users > 0) return;
     if (w->dict != NULL) {
         cc_map_remove(&watched, w->dict);
-        if (PyDict_Unwatch(watcher, w->dict) < 0) PyErr_Clear();
+        if (PyDict_Unwatch(watcher, w->dict) < 0) cc_raised_clear();
     }
     free(w);
 }

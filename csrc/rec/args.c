@@ -172,7 +172,7 @@ static bool names_attributes(PyObject *format) {
         else if (*p == '}' || *p == ':' || *p == '!') field = false;
         else if (*p == '.' && field) return true;
     }
-    if (p == NULL) PyErr_Clear();
+    if (p == NULL) cc_raised_clear();
     return p == NULL;
 }
 

@@ -59,7 +59,7 @@ static PyObject *template_named(const char *name) {
 static PyObject *from_template(CcRec *rec, const char *name, PyObject *args) {
     PyObject *maker = template_named(name), *f = maker != NULL ? PyObject_CallObject(maker, args) : NULL;
     if (f == NULL) {
-        PyErr_Clear();
+        cc_raised_clear();
         return NULL;
     }
     cc_vec_push(&rec->keep, f);
@@ -184,7 +184,7 @@ static PyObject *op_of_each(PyObject *f, bool *in_place, bool *value) {
     snprintf(key, sizeof key, " %.*s ", (int)(n - 9 - *in_place), name + 9);
     PyObject *tensor = strstr(ops, key) != NULL ? cc_obj_of_module("torch", "Tensor") : NULL;
     PyObject *op = tensor != NULL ? PyObject_GetAttrString(tensor, name + 9) : NULL;
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(tensor);
     return op;
 }
@@ -285,7 +285,7 @@ PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
     const int source = cc_value_source(rec, f);
     if (made != NULL && source >= 0) guard_getter(rec, f, source, reduced);
     Py_XDECREF(reduced);
-    PyErr_Clear();
+    cc_raised_clear();
     cc_hook_pause(act->obs, paused);
     return made;
 }
@@ -509,7 +509,7 @@ static int kept(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *k
     cc_vec_push(&rec->keep, key);
     PyObject *found = PyDict_GetItemWithError(dict, key);
     PyObject *const *at = found != NULL ? cc_cache_result_at(found) : NULL;
-    PyErr_Clear();
+    cc_raised_clear();
     if (found == NULL || (at != NULL ? *at : found) != result) return -1;
     CcGuards *gs = &rec->trace->guards;
     bool is_new;

@@ -109,7 +109,7 @@ static PyObject *resolve(const char *path) {
         PyObject *f = PyObject_GetAttrString(o, "__func__");
         Py_SETREF(o, f);
     }
-    if (o == NULL) PyErr_Clear();
+    if (o == NULL) cc_raised_clear();
     return o; /* immortal: its address is the key */
 }
 
@@ -230,7 +230,7 @@ static PyObject *range_end(CcRec *rec, PyObject *callable, PyObject *const *in, 
     PyObject *r = cc_call_unseen(caller, callable, in, n, NULL);
     (void)cc_look_take_read();
     PyObject *range = r != NULL ? PyObject_GetAttrString(in[0], "record") : NULL;
-    PyErr_Clear(); /* other arguments: the call runs again and raises again */
+    cc_raised_clear(); /* other arguments: the call runs again and raises again */
     if (range != NULL && cc_value_origin(rec, range) == CC_O_UNKNOWN) cc_value_const_source(rec, range);
     Py_XDECREF(range);
     return r;
@@ -266,7 +266,7 @@ static bool told_eagers(PyFrameObject *frame, bool first) {
     bool found = names_higher_order(co, globals) || (first && is_torchs(co, globals));
     for (Py_ssize_t i = 0; values != NULL && i < PyList_GET_SIZE(values); i++)
         found = found || higher_order(PyList_GET_ITEM(values, i));
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(values);
     Py_XDECREF(locals);
     Py_DECREF(globals);

@@ -23,7 +23,7 @@ static void restore_dict(CcRec *rec, PyObject *dict) {
         PyObject *own = cached(rec, value);
         if (own == NULL) continue;
         Py_INCREF(key);
-        if (PyDict_SetItem(dict, key, own) < 0) PyErr_Clear(); /* an existing key, so iteration may continue */
+        if (PyDict_SetItem(dict, key, own) < 0) cc_raised_clear(); /* an existing key, so iteration may continue */
         Py_DECREF(key);
         Py_DECREF(own);
     }
@@ -34,7 +34,7 @@ static void restore_inside(CcRec *rec, PyObject *o) {
     else if (PyDict_CheckExact(o)) restore_dict(rec, o);
     else if (PyCell_Check(o)) {
         PyObject *own = cached(rec, PyCell_GET(o));
-        if (own != NULL && PyCell_Set(o, own) < 0) PyErr_Clear();
+        if (own != NULL && PyCell_Set(o, own) < 0) cc_raised_clear();
         Py_XDECREF(own);
     } else if (cc_python_class(Py_TYPE(o)) && !PyType_Check(o)) {
         PyObject *dict = cc_obj_dict(o);

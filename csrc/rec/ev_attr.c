@@ -93,7 +93,7 @@ static bool held_known(CcRec *rec, PyObject *o) {
     if (!cc_tens_requires_grad(o)) return cc_value_source(rec, o) >= 0;
     PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
     Py_XDECREF(leaf);
-    PyErr_Clear();
+    cc_raised_clear();
     return leaf == Py_True && cc_value_source(rec, o) >= 0;
 }
 
@@ -168,7 +168,7 @@ static bool look_at_hook(CcRec *rec, PyTypeObject *type) {
 static PyObject *unseen_part(PyObject *d, const char *part) {
     if (d == NULL || !PyObject_TypeCheck(d, &PyProperty_Type)) return NULL;
     PyObject *f = PyObject_GetAttrString(d, part);
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(f); /* the property holds it */
     return f == NULL || f == Py_None || cc_call_function(f) != NULL ? NULL : f;
 }
@@ -194,7 +194,7 @@ static PyObject *look_in_dict(CcRec *rec, CcAct *act, PyObject *o, int source, P
 /* The object in a slot of a class with __slots__; NULL: empty. */
 static PyObject *look_in_slot(CcRec *rec, CcAct *act, PyObject *o, int source, PyObject *d) {
     PyObject *v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
-    if (v == NULL) PyErr_Clear();
+    if (v == NULL) cc_raised_clear();
     if (source >= 0) cc_rec_gives(rec, act, cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v));
     if (v != NULL && cc_value_const(v)) cc_vec_push(&rec->keep, v); /* a number made by the slot's C getter */
     else Py_XDECREF(v);                                             /* the slot holds it */
@@ -318,7 +318,7 @@ static CcGo look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
         if (unseen_part(d, "fget") != NULL) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
         if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
     }
-    PyErr_Clear();
+    cc_raised_clear();
     return CC_OK;
 }
 
@@ -458,7 +458,7 @@ static void part_after(CcRec *rec, PyObject *o, PyObject *name, PyObject *d, PyO
     if (source < 0 || Py_IS_TYPE(d, &PyMemberDescr_Type)) return; /* already guarded before */
     if (v == NULL) {                                              /* hasattr, whose result is not the value */
         v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
-        if (v == NULL) PyErr_Clear();
+        if (v == NULL) cc_raised_clear();
         else cc_vec_push(&rec->keep, v);
     }
     cc_value_read(rec, CC_SRC_MEMBER, source, d, 0, 0, v);

@@ -286,7 +286,7 @@ static bool is_default(const CcBuiltin *b) {
     PyObject *d = PyUnicode_Check(c->in[1]) ? cc_type_lookup(Py_TYPE(c->in[0]), c->in[1]) : NULL;
     if (d == NULL || (!Py_IS_TYPE(d, &PyMemberDescr_Type) && !Py_IS_TYPE(d, &PyGetSetDescr_Type))) return true;
     PyObject *v = Py_TYPE(d)->tp_descr_get(d, c->in[0], (PyObject *)Py_TYPE(c->in[0]));
-    if (v == NULL) PyErr_Clear();
+    if (v == NULL) cc_raised_clear();
     Py_XDECREF(v);
     return v == NULL;
 }
@@ -424,7 +424,7 @@ PyObject *cc_builtin_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *wit
     } else if (!PyIter_Check(with) && !cc_op_python_method(with, "__iter__") && !cc_op_python_method(with, "keys")) {
         items = PyDict_Check(with) && PyDict_Check(self) ? copy_dict(with) : PySequence_Tuple(with);
     }
-    PyErr_Clear();
+    cc_raised_clear();
     if (items == NULL) return NULL;
     cc_vec_push(&rec->keep, items);
     cc_value_pairs(rec, items, with);

@@ -37,7 +37,7 @@ static PyObject *held_call(PyObject *o) {
     PyObject *d = dunder_call(o);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) return NULL;
     PyObject *v = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
-    if (v == NULL) PyErr_Clear();
+    if (v == NULL) cc_raised_clear();
     Py_XDECREF(v);
     return v;
 }
@@ -140,7 +140,7 @@ bool cc_call_any_tensor(const CcCalled *c, int depth) {
 
 static const char *callable_name(PyObject *f, char *buffer, size_t n) {
     PyObject *name = PyObject_GetAttrString(f, "__qualname__");
-    if (name == NULL) PyErr_Clear();
+    if (name == NULL) cc_raised_clear();
     const char *s = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     snprintf(buffer, n, "%s", s != NULL ? s : cc_type_name(f));
     Py_XDECREF(name);
@@ -483,7 +483,7 @@ static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
 static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *const *in, int n) {
     char name[96], text[256];
     PyObject *said = reason == CC_R_USER && n > 1 ? Py_NewRef(in[1]) : PyObject_GetAttrString(in[0], "reason");
-    PyErr_Clear();
+    cc_raised_clear();
     const char *msg = said != NULL && PyUnicode_Check(said) ? PyUnicode_AsUTF8(said) : "";
     if (reason == CC_R_USER) snprintf(text, sizeof text, "%s%s", *msg != '\0' ? ": " : "", msg);
     else

@@ -41,7 +41,7 @@ CcGo cc_display_update_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     }
     PyObject *descr = PyObject_GetAttrString((PyObject *)Py_TYPE(o), method);
     if (descr == NULL) {
-        PyErr_Clear();
+        cc_raised_clear();
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     }
     cc_vec_push(&rec->keep, descr);

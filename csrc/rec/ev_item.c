@@ -65,7 +65,7 @@ static PyObject *lookup(const CcAct *act, PyObject *dict, PyObject *key) {
     const bool plain = PyUnicode_CheckExact(key); /* no Python code hashes it */
     const bool paused = !plain && cc_hook_pause(act->obs, true);
     PyObject *v = PyDict_GetItemWithError(dict, key);
-    if (v == NULL) PyErr_Clear();
+    if (v == NULL) cc_raised_clear();
     if (!plain) cc_hook_pause(act->obs, paused);
     return v;
 }
@@ -253,7 +253,7 @@ static CcGo store_slice(CcRec *rec, CcAct *act, const CcEvent *ev, int source) {
         cc_vec_push(&rec->keep, items);
         cc_value_fresh(rec, items);
     }
-    PyErr_Clear();
+    cc_raised_clear();
     cc_value_wrote(rec, ev->in[0], CC_DIRTY_KNOWN);
     cc_vec_push(&rec->written, source);
     PyObject *const in[] = {ev->in[0], ev->in[1], items};

@@ -5,12 +5,12 @@
  * patterns is not known here. New list or NULL. */
 static PyObject *pattern_names(const CcEvent *ev) {
     PyObject *args = PyObject_GetAttrString(ev->in[1], "__match_args__"), *names = PyList_New(0);
-    PyErr_Clear();
+    cc_raised_clear();
     for (int i = 0; names != NULL && i < 2; i++) {
         PyObject *from = i == 0 ? args : ev->in[2];
         for (Py_ssize_t k = 0; from != NULL && PyTuple_CheckExact(from) && k < PyTuple_GET_SIZE(from); k++)
             if (PyUnicode_CheckExact(PyTuple_GET_ITEM(from, k)) && PyList_Append(names, PyTuple_GET_ITEM(from, k)) < 0)
-                PyErr_Clear();
+                cc_raised_clear();
     }
     Py_XDECREF(args);
     return names;
@@ -36,7 +36,7 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
         for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++)
             go = cc_attr_before(rec, act, o, PyList_GET_ITEM(names, i));
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(names);
     return go;
 }
@@ -52,7 +52,7 @@ static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         PyObject *name = PyList_GET_ITEM(names, i);
         if (cc_tens_is(o) || python_lookup(o, name)) continue;
         PyObject *v = PyObject_GetAttr(o, name);
-        PyErr_Clear();
+        cc_raised_clear();
         if (v != NULL) cc_vec_push(&rec->keep, v);
         go = cc_attr_after(rec, act, o, name, v);
     }

@@ -50,7 +50,7 @@ void cc_name_super(CcRec *rec, const CcAct *act) {
         if (cell != NULL && PyCell_Check(cell)) cc_name_cell(rec, cell, PyCell_GET(cell));
     }
     Py_XDECREF(names);
-    PyErr_Clear();
+    cc_raised_clear();
 }
 
 CcGo cc_name_closure(CcRec *rec, const CcEvent *ev) {
@@ -82,7 +82,7 @@ static PyObject *absolute_name(const CcAct *act, const CcEvent *ev) {
 /* The module of this name in sys.modules, under a guard. NULL: none. */
 static PyObject *imported(CcRec *rec, PyObject *name) {
     PyObject *modules = PyImport_GetModuleDict(), *module = PyDict_GetItemWithError(modules, name);
-    PyErr_Clear();
+    cc_raised_clear();
     if (module != NULL && !PyModule_Check(module)) return NULL;
     cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, modules), name, 0, 0, module);
     return module;
@@ -127,7 +127,7 @@ void cc_name_submodule(CcRec *rec, PyObject *package, PyObject *name) {
     cc_value_read(rec, CC_SRC_KEY, cc_value_const_source(rec, dict), key, 0, 0, own);
     PyObject *full = own != NULL && PyUnicode_Check(own) ? PyUnicode_FromFormat("%U.%U", own, name) : NULL;
     if (full != NULL) (void)imported(rec, full);
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(full);
     Py_DECREF(key);
 }

@@ -143,7 +143,7 @@ CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
         if (ev->kind != CC_EV_COMPARE) return CC_OK;
         const bool numbers = is_number(ev->in[0]) && is_number(ev->in[1]); /* else the comparison may run code */
         const int outcome = numbers ? PyObject_RichCompareBool(ev->in[0], ev->in[1], ev->arg) : -1;
-        if (outcome < 0) PyErr_Clear();
+        if (outcome < 0) cc_raised_clear();
         return outcome >= 0 && cc_value_compare(rec, ev->arg, ev->in[0], ev->in[1], outcome)
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");

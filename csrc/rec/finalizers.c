@@ -35,7 +35,7 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
         if (!runs && inner != Py_None)
             runs = PyGen_CheckExact(inner) ? close_runs_code(inner, when) : PyObject_HasAttrString(inner, "close");
     }
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(frame);
     Py_XDECREF(inner);
     Py_XDECREF(suspended);

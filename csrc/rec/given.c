@@ -79,7 +79,7 @@ void cc_given(CcRec *rec, PyObject *o, int depth) {
 static void read_fact(CcRec *rec, PyObject *o, PyTypeObject *described, const char *text) {
     PyObject *v = PyObject_GetAttrString(o, text);
     const int source = cc_value_source(rec, o);
-    PyErr_Clear();
+    cc_raised_clear();
     if (v != NULL) cc_vec_push(&rec->keep, v);
     if (source >= 0) cc_value_read_member(rec, source, described, text, v);
 }
@@ -266,7 +266,7 @@ bool cc_given_class(CcRec *rec, PyObject *o, int depth) {
         PyObject *args = PyObject_GetAttrString(o, "__args__");
         for (Py_ssize_t i = 0; args != NULL && depth > 0 && i < PyTuple_GET_SIZE(args); i++)
             (void)cc_given_class(rec, PyTuple_GET_ITEM(args, i), depth - 1);
-        PyErr_Clear();
+        cc_raised_clear();
         Py_XDECREF(args);
         return true;
     }

@@ -243,7 +243,7 @@ static bool text_fields(CcRec *rec, PyObject *o, int source) {
             PyObject *v = Py_IS_TYPE(descr, &PyMemberDescr_Type)
                               ? Py_TYPE(descr)->tp_descr_get(descr, o, (PyObject *)Py_TYPE(o))
                               : NULL;
-            PyErr_Clear();
+            cc_raised_clear();
             if (v == NULL) continue;
             cc_vec_push(&rec->keep, v);
             cc_sym_settle(rec, v, 3);

@@ -31,7 +31,7 @@ static bool registered(const char *prefix, size_t n, bool *other) {
         found = true;
         *other = *other || !of_custom_op(key + 1);
     }
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(set);
     return found;
 }
@@ -49,7 +49,7 @@ static bool plain_builtin(PyObject *o) {
 
 static bool torch_module(PyObject *o) {
     const char *name = PyModule_Check(o) ? PyModule_GetName(o) : NULL;
-    PyErr_Clear();
+    cc_raised_clear();
     return name != NULL && (strcmp(name, "math") == 0 || strcmp(name, "torch") == 0 || strncmp(name, "torch.", 6) == 0);
 }
 
@@ -74,7 +74,7 @@ static bool keeps_insn(const PyCodeObject *co, const CcInsn *insn, PyObject *glo
 
 static bool keeps_code(PyCodeObject *co, PyObject *globals, int depth) {
     const CcCode *code = cc_code_get(co);
-    if (code == NULL) PyErr_Clear();
+    if (code == NULL) cc_raised_clear();
     for (int i = 0; code != NULL && i < code->n; i++)
         if (!keeps_insn(co, &code->insn[i], globals, depth)) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_consts); i++) {
@@ -103,7 +103,7 @@ static bool keeps(PyObject *o, int depth) {
 /* The function passed to custom_op: `fn` in a closure, under the wrapper of _disable_dynamo. */
 static PyObject *given(PyObject *wrapper) {
     PyObject *f = PyObject_GetAttrString(wrapper, "__wrapped__");
-    if (f == NULL) PyErr_Clear();
+    if (f == NULL) cc_raised_clear();
     else Py_DECREF(f); /* the wrapper keeps it alive */
     if (f == NULL) f = wrapper;
     if (!PyFunction_Check(f) || ((PyFunctionObject *)f)->func_closure == NULL) return NULL;
@@ -124,7 +124,7 @@ static bool keeps_part(PyObject *def, const char *part) {
         PyObject *fn = given(value);
         is = fn != NULL && keeps(fn, DEPTH);
     }
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(o);
     return is;
 }
@@ -138,7 +138,7 @@ static bool keeps_op(const char *prefix, size_t n) {
     PyObject *def = defs != NULL && name != NULL ? PyObject_GetItem(defs, name) : NULL;
     const bool is = def != NULL && keeps_part(def, "_init_fn") && keeps_part(def, "_backend_fns") &&
                     (!cc_mode_grad_now() || keeps_part(def, "_setup_context_fn"));
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(def);
     Py_XDECREF(name);
     Py_XDECREF(defs);
@@ -187,7 +187,7 @@ static bool names_out(PyObject *consts) {
 /* No op in place, no item stored, no `out=`, no function but torch's. */
 static bool pure_code(PyCodeObject *co, PyObject *globals) {
     const CcCode *code = cc_code_get(co);
-    if (code == NULL) PyErr_Clear();
+    if (code == NULL) cc_raised_clear();
     for (int i = 0; code != NULL && i < code->n; i++) {
         if (cc_code_writes(&code->insn[i])) return false;
         if (code->insn[i].op == CC_INSN_GLOBAL) {
@@ -208,7 +208,7 @@ static bool pure_method(PyObject *cls, const char *name) {
     PyObject *f =
         found != NULL && Py_IS_TYPE(found, &PyStaticMethod_Type) ? PyObject_GetAttrString(found, "__func__") : NULL;
     Py_XDECREF(f); /* the method keeps it alive */
-    PyErr_Clear();
+    cc_raised_clear();
     return f != NULL && PyFunction_Check(f) && ((PyFunctionObject *)f)->func_closure == NULL && keeps(f, DEPTH) &&
            pure_code((PyCodeObject *)((PyFunctionObject *)f)->func_code, ((PyFunctionObject *)f)->func_globals);
 }

@@ -33,7 +33,7 @@ int cc_library_init(void) {
         folder_n = (size_t)(slash - path) + 1;
         memcpy(folder, path, folder_n);
     }
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(file);
     return 0;
 }
@@ -56,7 +56,7 @@ static bool listed(int kind, const PyCodeObject *co, const char *path, size_t sk
 /* The code's file name; NULL: it is not UTF-8 text. */
 static const char *path_of(const PyCodeObject *co) {
     const char *path = PyUnicode_AsUTF8(co->co_filename);
-    if (path == NULL) PyErr_Clear();
+    if (path == NULL) cc_raised_clear();
     return path;
 }
 

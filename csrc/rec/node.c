@@ -10,7 +10,7 @@ void cc_action_free(CcAction *a) {
 
 int cc_action_line(const CcAction *a) {
     const CcCode *code = a->co != NULL ? cc_code_get(a->co) : NULL;
-    PyErr_Clear();
+    cc_raised_clear();
     return code != NULL ? cc_code_line(code, a->pc) : 0;
 }
 
@@ -275,7 +275,7 @@ static bool torch_exit(PyObject *exit) {
     PyObject *self = exit != NULL && PyMethod_Check(exit) ? PyMethod_GET_SELF(exit) : NULL;
     PyObject *module = self != NULL ? PyObject_GetAttrString((PyObject *)Py_TYPE(self), "__module__") : NULL;
     const bool is = module != NULL && PyUnicode_Check(module) && strncmp(PyUnicode_AsUTF8(module), "torch.", 6) == 0;
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(module);
     return is;
 }

@@ -24,7 +24,7 @@ static bool overload_writes(PyObject *op) {
     const bool writes = is != Py_False;
     Py_XDECREF(schema);
     Py_XDECREF(is);
-    PyErr_Clear();
+    cc_raised_clear();
     return writes;
 }
 
@@ -39,7 +39,7 @@ static bool op_writes(PyObject *op) {
         Py_XDECREF(one);
     }
     Py_XDECREF(names);
-    PyErr_Clear();
+    cc_raised_clear();
     return writes;
 }
 
@@ -64,7 +64,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     const bool paused = cc_hook_pause(act->obs, true); /* both run Python code of torch */
     const bool writes = op_writes(f);
     PyObject *text = PyObject_Str(f);
-    if (text == NULL) PyErr_Clear();
+    if (text == NULL) cc_raised_clear();
     cc_hook_pause(act->obs, paused);
     const char *name = text != NULL ? PyUnicode_AsUTF8(text) : "torch.ops";
     const bool paused_again = cc_hook_pause(act->obs, true);

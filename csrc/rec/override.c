@@ -11,7 +11,7 @@ static bool find_factories(void) {
     if (factories != NULL) return true;
     PyObject *ns = cc_obj_run("from torch.utils._device import _device_constructors\n"
                               "names = frozenset(f.__name__ for f in _device_constructors())\n");
-    if (ns == NULL) PyErr_Clear();
+    if (ns == NULL) cc_raised_clear();
     else factories = Py_XNewRef(PyDict_GetItemString(ns, "names"));
     Py_XDECREF(ns);
     return factories != NULL;
@@ -74,7 +74,7 @@ CcGo cc_override_device(CcRec *rec, const CcAct *act, CcEvent *ev, const CcCalle
         return CC_OK;
     PyObject *device = cc_call_unseen(act, c->func, NULL, 0, NULL);
     PyObject *index = device != NULL ? PyObject_GetAttrString(device, "index") : NULL;
-    if (index == NULL) PyErr_Clear();
+    if (index == NULL) cc_raised_clear();
     Py_XDECREF(index);
     if (index != Py_None) {
         Py_XDECREF(device);

@@ -148,7 +148,7 @@ static bool add_slots(CcRec *rec, Objects *out, PyObject *o) {
             if (Py_TYPE(descr) != &PyMemberDescr_Type) continue;
             PyObject *v = Py_TYPE(descr)->tp_descr_get(descr, o, (PyObject *)Py_TYPE(o));
             if (v == NULL) {
-                PyErr_Clear();
+                cc_raised_clear();
                 continue;
             }
             cc_vec_push(&rec->keep, v);
@@ -181,7 +181,7 @@ static void add_chain(CcRec *rec, Objects *out, PyObject *o) {
         cc_vec_push(out, tb);
     }
     Py_XDECREF(tb); /* its provenance entry keeps it alive */
-    PyErr_Clear();
+    cc_raised_clear();
 }
 
 /* Static bases whose instances consist only of their items, dict and slots. */
@@ -302,7 +302,7 @@ static bool same_order_again(PyObject *set) {
         same = cc_set_next(again, &at, &other) && other == key;
         at++;
     }
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(again);
     return same;
 }
@@ -339,7 +339,7 @@ static bool is_part(PyObject *o) {
 static int build_reduced(Builder *b, PyObject *o) {
     PyObject *r = PyObject_CallMethod(o, "__reduce__", NULL);
     if (r == NULL || !PyTuple_Check(r) || PyTuple_GET_SIZE(r) < 2) {
-        PyErr_Clear();
+        cc_raised_clear();
         Py_XDECREF(r);
         return fail(b, o);
     }
@@ -369,7 +369,7 @@ static int build_reversed_list(Builder *b, PyObject *o) {
     PyObject *hint = PyObject_CallMethod(o, "__length_hint__", NULL), *r = PyObject_CallMethod(o, "__reduce__", NULL);
     const bool state = hint != NULL && r != NULL && PyTuple_GET_SIZE(r) > 2;
     const bool beyond = state && PyLong_AsSsize_t(hint) == 0;
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(hint);
     Py_XDECREF(r);
     return beyond ? fail(b, o) : build_reduced(b, o);
@@ -390,7 +390,7 @@ static int build_collection(Builder *b, PyObject *o) {
     PyObject *items = deque ? PySequence_List(o) : PyDict_New();
     PyObject *extra = PyObject_GetAttrString(o, deque ? "maxlen" : "default_factory");
     if (items == NULL || extra == NULL || (!deque && PyDict_Update(items, o) < 0)) {
-        PyErr_Clear();
+        cc_raised_clear();
         Py_XDECREF(items);
         Py_XDECREF(extra);
         return fail(b, o);
@@ -454,7 +454,7 @@ static int build_wrapper(Builder *b, PyObject *o) {
     PyObject *const had = PyObject_GetAttrString(o, facts[!property]);
     PyObject *const has = again != NULL ? PyObject_GetAttrString(again, facts[!property]) : NULL;
     const bool same = had != NULL && has != NULL && PyObject_RichCompareBool(had, has, Py_EQ) == 1;
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(again);
     Py_XDECREF(had);
     Py_XDECREF(has);

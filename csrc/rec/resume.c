@@ -70,7 +70,7 @@ static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
 static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
     PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
-        PyErr_Clear();
+        cc_raised_clear();
         Py_XDECREF(reduced);
         return false;
     }

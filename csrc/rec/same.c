@@ -20,7 +20,7 @@ bool cc_same_nan(PyObject *o) {
     if (!cc_value_numpy(o)) return false;
     PyObject *differs = PyObject_RichCompare(o, o, Py_NE);
     const bool nan = differs != NULL && PyObject_IsTrue(differs) == 1;
-    if (differs == NULL) PyErr_Clear();
+    if (differs == NULL) cc_raised_clear();
     Py_XDECREF(differs);
     return nan;
 }

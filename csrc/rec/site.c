@@ -71,7 +71,7 @@ void cc_break_text(const CcBreakInfo *info, CcSbuf *out) {
     cc_sbuf_add(out, "reason: %s\n", cc_reason_name(info->reason));
     for (int i = 0; i < info->n_stack; i++) {
         const char *file = PyUnicode_AsUTF8(info->stack[i].file), *function = PyUnicode_AsUTF8(info->stack[i].function);
-        PyErr_Clear(); /* a name has surrogates */
+        cc_raised_clear(); /* a name has surrogates */
         cc_sbuf_add(out, "at %s:%d in %s\n", file != NULL ? file : "?", info->stack[i].line,
                     function != NULL ? function : "?");
     }

@@ -36,7 +36,7 @@ static bool ask(CcRec *rec, State state) {
         PyObject *answer = f != NULL ? PyObject_CallNoArgs(f) : NULL;
         if (answer != NULL)
             guard(rec, CC_SRC_CALL, -1, f, cc_value_const(answer) ? CC_CHK_VALUE : CC_CHK_EQUALSET, answer);
-        else PyErr_Clear();
+        else cc_raised_clear();
         Py_XDECREF(f);
         Py_XDECREF(answer);
         if (answer != NULL) return true;
@@ -52,7 +52,7 @@ static bool ask_numpy_text(CcRec *rec) {
     const bool ok = now != NULL;
     Py_XDECREF(now);
     Py_XDECREF(var);
-    PyErr_Clear();
+    cc_raised_clear();
     return ok;
 }
 
@@ -73,7 +73,7 @@ static bool by_locale(PyObject *const *in, int n) {
     PyObject *text = n > 0 ? in[spec] : NULL;
     Py_ssize_t size;
     const char *s = text != NULL && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
-    if (s == NULL) PyErr_Clear();
+    if (s == NULL) cc_raised_clear();
     if (s == NULL || size == 0) return false;
     return spec ? s[size - 1] == 'n' : strstr(s, "n}") != NULL || strstr(s, ":{") != NULL;
 }
@@ -122,13 +122,13 @@ static PyObject *top_hooks(void) {
     if (partial != NULL) top = PyObject_CallFunctionObjArgs(partial, f, Py_True, NULL);
     Py_XDECREF(partial);
     Py_XDECREF(f);
-    PyErr_Clear();
+    cc_raised_clear();
     return top;
 }
 
 bool cc_state_has_hooks(void) {
     PyObject *now = top_hooks() != NULL ? PyObject_CallNoArgs(top_hooks()) : NULL;
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(now); /* None lives on */
     return now != Py_None;
 }

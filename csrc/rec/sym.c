@@ -196,7 +196,7 @@ void cc_sym_settle_iterated(CcRec *rec, PyObject *const *in, int n) {
 
 /* Performs and records the event; CC_OK: not possible, so its symbols are now constants. */
 static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, PyObject *result, unsigned fixed) {
-    PyErr_Clear(); /* an exception: performing the event again raises it */
+    cc_raised_clear(); /* an exception: performing the event again raises it */
     ev->result = result != NULL ? record_step(rec, act, spec, result, fixed) : NULL;
     if (ev->result != NULL) return CC_DONE;
     settle_all(rec, spec->in, spec->n);

@@ -37,7 +37,7 @@ static void add_marks(Marks *m, PyObject *marks) {
         m->min[dim] = min;
         m->max[dim] = max;
     }
-    PyErr_Clear();
+    cc_raised_clear();
 }
 
 /* torch._dynamo.mark_dynamic and mark_static store sets of dims. */
@@ -49,7 +49,7 @@ static unsigned dims_of_set(PyObject *dict, const char *name) {
         if (o != NULL && PySet_Contains(set, o) == 1) dims |= 1u << d;
         Py_XDECREF(o);
     }
-    PyErr_Clear();
+    cc_raised_clear();
     return dims;
 }
 

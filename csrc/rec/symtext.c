@@ -3,7 +3,7 @@
 
 static void add_number(PyObject *o, CcSbuf *out) {
     PyObject *s = Py_TYPE(o)->tp_repr(o); /* PyObject_Repr handles signals, whose exceptions would be lost here */
-    if (s == NULL) PyErr_Clear();
+    if (s == NULL) cc_raised_clear();
     cc_sbuf_add(out, "%.80s", s != NULL ? PyUnicode_AsUTF8(s) : "?");
     Py_XDECREF(s);
 }

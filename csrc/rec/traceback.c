@@ -48,6 +48,6 @@ PyObject *cc_traceback_copy(PyObject *exception) {
         Py_SETREF(copy, longer);
     }
     Py_XDECREF(first);
-    if (copy == NULL) PyErr_Clear();
+    if (copy == NULL) cc_raised_clear();
     return copy;
 }

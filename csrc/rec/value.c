@@ -176,7 +176,7 @@ void cc_value_will_write(CcRec *rec, PyObject *o) {
                      : cc_known_is(o, CC_KNOWN_DEQUE)                               ? PySequence_List(o)
                                                                                     : NULL;
     if (copy == NULL) {
-        PyErr_Clear();
+        cc_raised_clear();
         return;
     }
     cc_vec_push(&rec->keep, copy);
@@ -209,7 +209,7 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
         if (finalised || (origin == CC_O_SOURCE && cc_finalizers_has(o)) ||
             (origin == CC_O_VALUE && cc_tens_is(o) && !rec->keep_tensors)) {
             weak = PyWeakref_NewRef(o, NULL);
-            if (weak == NULL) PyErr_Clear();
+            if (weak == NULL) cc_raised_clear();
         }
         if (weak == NULL) Py_INCREF(o);
         /* of an int, tuple or bytes: only checks at each event tell when everyone else has dropped it */
@@ -371,7 +371,7 @@ int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v) {
 PyObject *cc_value_guard_call(CcRec *rec, PyObject *function) {
     PyObject *answer = PyObject_CallNoArgs(function);
     if (answer != NULL) cc_value_read(rec, CC_SRC_CALL, -1, function, 0, 0, answer);
-    else PyErr_Clear();
+    else cc_raised_clear();
     return answer;
 }
 
@@ -487,7 +487,7 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item) {
     else cc_same_hashed(rec, container);
     if (item != NULL && !by_identity(item)) return true;
     PyObject *members = PySequence_List(container);
-    if (members == NULL) PyErr_Clear();
+    if (members == NULL) cc_raised_clear();
     bool ok = members != NULL;
     for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(members); i++) {
         PyObject *member = PyList_GET_ITEM(members, i);

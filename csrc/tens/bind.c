@@ -151,7 +151,7 @@ static bool put_dims(CcBound *b, PyObject *o, const CcOperand *deflt, PyObject *
 /* A string: one operand per character. */
 static bool put_text(CcBound *b, PyObject *o) {
     const char *text = PyUnicode_AsUTF8(o);
-    if (!text) PyErr_Clear();
+    if (!text) cc_raised_clear();
     for (; text && *text; text++)
         if (!put_constant(b, (CcOperand){.kind = CC_IN_INT, .i = (unsigned char)*text})) return false;
     return text != NULL;
@@ -196,7 +196,7 @@ static bool on_device(PyObject *tensor, PyObject *device) {
     if (t.type.device != 1) snprintf(want, sizeof want, "cuda:%d", t.type.device_index);
     bool same = s && t.type.ndim >= 0 && strcmp(s, want) == 0;
     Py_XDECREF(text);
-    PyErr_Clear();
+    cc_raised_clear();
     return same;
 }
 
@@ -398,7 +398,7 @@ static bool first_index(PyObject *part, int64_t size, int64_t *first) {
     for (int i = 0; i < 3; i++)
         if (bound[i] != Py_None && !PyLong_CheckExact(bound[i])) return false;
     if (PySlice_Unpack(part, &start, &stop, &step) < 0) {
-        PyErr_Clear();
+        cc_raised_clear();
         return false;
     }
     PySlice_AdjustIndices(size, &start, &stop, step);
@@ -420,7 +420,7 @@ static bool put_part(CcBound *b, PyObject *part, int64_t size) {
     if (PyLong_CheckExact(part)) return put_int(b, CC_KEY_INT) && put_int(b, first);
     if (is_full_slice(part)) return put_int(b, CC_KEY_ALL);
     if (PySlice_Unpack(part, &start, &stop, &step) < 0) {
-        PyErr_Clear();
+        cc_raised_clear();
         return false;
     }
     const Py_ssize_t length = PySlice_AdjustIndices(size, &start, &stop, step);

@@ -24,7 +24,7 @@ static void fill_torch_cache(PyObject *tensor) {
     PyObject *none = cc_tens_empty(&rows, &data);
     if (product == NULL) product = cc_tsym_path("torch.matmul");
     PyObject *r = none != NULL && product != NULL ? PyObject_CallFunctionObjArgs(product, none, tensor, NULL) : NULL;
-    if (r == NULL) PyErr_Clear();
+    if (r == NULL) cc_raised_clear();
     Py_XDECREF(r);
     Py_XDECREF(none);
 }

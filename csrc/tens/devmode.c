@@ -92,5 +92,5 @@ void cc_devmode_init(bool fallback) {
     Py_XSETREF(D.push, cc_tsym_path("torch._C._push_on_torch_function_stack"));
     Py_XSETREF(D.device, PyUnicode_InternFromString("device"));
     Py_XSETREF(D.handler, PyUnicode_InternFromString("__torch_function__"));
-    PyErr_Clear();
+    cc_raised_clear();
 }

@@ -98,8 +98,8 @@ static __attribute__((noinline)) intptr_t read_local(const Reader *r) {
     PyErr_Fetch(&type, &error, &tb);
     PyObject *value = PyObject_GetAttr(r->call, r->arg);
     if (value == NULL) {
-        PyErr_Clear();
-        if (PyObject_SetAttr(r->call, r->arg, Py_False) < 0) PyErr_Clear();
+        cc_raised_clear();
+        if (PyObject_SetAttr(r->call, r->arg, Py_False) < 0) cc_raised_clear();
     }
     const intptr_t word = value != NULL ? word_of(value) : 0;
     Py_XDECREF(value);
@@ -194,7 +194,7 @@ static PyObject *value_of(int i, intptr_t word) {
 
 /* No caller can handle the error; the call continues in another way. */
 static void log_not_restored(const char *what) {
-    PyErr_Clear();
+    cc_raised_clear();
     cc_log_add(CC_LOG_FALLBACK, "could not restore the state from before the call: %s", what);
 }
 
@@ -239,7 +239,7 @@ CcDtype cc_mode_default_dtype(void) {
     CcDtype found = CC_DT_OTHER;
     for (int dt = 1; dot && dt < CC_DT_COUNT; dt++)
         if (!strcmp(cc_dtype_info((CcDtype)dt)->torch_name, dot + 1)) found = (CcDtype)dt;
-    PyErr_Clear();
+    cc_raised_clear();
     Py_XDECREF(text);
     Py_XDECREF(dtype);
     Py_XDECREF(torch);
@@ -251,7 +251,7 @@ int cc_mode_threads(void) {
     PyObject *n = M.py_threads ? PyObject_CallNoArgs(M.py_threads) : NULL;
     int threads = n ? (int)PyLong_AsLong(n) : 1;
     Py_XDECREF(n);
-    PyErr_Clear();
+    cc_raised_clear();
     return threads;
 }
 
@@ -378,6 +378,6 @@ int cc_mode_init(void) {
     Py_XSETREF(M.nest[0], cc_tsym_path("torch._C.autocast_increment_nesting"));
     Py_XSETREF(M.nest[1], cc_tsym_path("torch._C.autocast_decrement_nesting"));
     Py_XSETREF(M.clear, cc_tsym_path("torch._C.clear_autocast_cache"));
-    PyErr_Clear();
+    cc_raised_clear();
     return 0;
 }

@@ -149,7 +149,7 @@ PyObject *cc_ring_empty(CcRing *ring, int value, const CcType *t, void **data) {
     const bool reuse = s->keeper != NULL;
     PyObject *o = reuse || fill_slot(ring, s, t) == 0 ? result_on(s, t) : NULL;
     if (o == NULL) {
-        PyErr_Clear();
+        cc_raised_clear();
         ring->made++;
         return cc_tens_empty(t, data);
     }
@@ -170,7 +170,7 @@ static int find_storage(PyObject *tensor, void *handle) {
         if ((*(uintptr_t **)handle)[w] == want) found = w, n++;
     Py_XDECREF(address);
     Py_XDECREF(storage);
-    PyErr_Clear();
+    cc_raised_clear();
     return n == 1 ? found : -1;
 }
 
@@ -209,7 +209,7 @@ void cc_ring_init(void) {
         R.ready = !unshared(shown); /* the counts must show that a Python object existed */
     }
     Py_XDECREF(tensor);
-    PyErr_Clear();
+    cc_raised_clear();
     if (shown != NULL) cc_tens_delete_handle(shown);
     if (hidden != NULL) cc_tens_delete_handle(hidden);
 }

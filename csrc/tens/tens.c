@@ -105,7 +105,7 @@ int cc_tens_bump_version(PyObject *o) {
 uint64_t cc_tens_version(PyObject *o) {
     PyObject *version = PyObject_GetAttr(o, T.version_name);
     const uint64_t n = version ? PyLong_AsUnsignedLongLongMask(version) : CC_TENS_NO_VERSION;
-    if (!version) PyErr_Clear(); /* inference tensors have no version */
+    if (!version) cc_raised_clear(); /* inference tensors have no version */
     Py_XDECREF(version);
     return n;
 }
@@ -145,7 +145,7 @@ static bool inference_mode(void) {
     PyObject *on = T.inference_enabled ? PyObject_CallNoArgs(T.inference_enabled) : NULL;
     bool yes = on == Py_True;
     Py_XDECREF(on);
-    PyErr_Clear();
+    cc_raised_clear();
     return yes;
 }
 
@@ -168,7 +168,7 @@ static bool requires_grad(PyObject *o) {
     PyObject *value = PyObject_GetAttr(o, T.requires_grad_name);
     bool yes = value == Py_True;
     Py_XDECREF(value);
-    PyErr_Clear();
+    cc_raised_clear();
     return yes;
 }
 
@@ -187,7 +187,7 @@ static int view_by_dlpack(PyObject *o, View *v, DlTensor *d) {
     bool pending = PyErr_Occurred() != NULL;
     if (pending) PyErr_Fetch(&type, &value, &tb);
     int rc = T.dl->read(o, d);
-    if (rc) PyErr_Clear();
+    if (rc) cc_raised_clear();
     if (pending) PyErr_Restore(type, value, tb);
     if (rc) return -1;
     v->size = d->shape;
@@ -449,7 +449,7 @@ PyObject *cc_tens_empty(const CcType *t, void **data) {
 
 int cc_tens_stream(int device, void **out) {
     const int status = T.dl->current_stream ? T.dl->current_stream(DL_CUDA, device, out) : -1;
-    if (status) PyErr_Clear();
+    if (status) cc_raised_clear();
     return status ? -1 : 0;
 }
 
@@ -485,7 +485,7 @@ void cc_tens_describe(const CcType *t, CcSbuf *out) {
 /* ------------------------------------------------------------------ init */
 
 static int missing(const char *what) {
-    PyErr_Clear();
+    cc_raised_clear();
     PyObject *version = cc_tsym_path("torch.__version__");
     PyErr_Format(PyExc_ImportError, "ccompile needs torch >= 2.10, but torch %S has no %s: install a newer torch",
                  version ? version : Py_None, what);
@@ -530,7 +530,7 @@ static PyObject *sample_tensor(int which) {
     Py_XDECREF(f);
     Py_XDECREF(arg);
     Py_XDECREF(kw);
-    if (!result) PyErr_Clear();
+    if (!result) cc_raised_clear();
     return result;
 }
 
@@ -546,7 +546,7 @@ static void calibrate(void) {
         PyObject *address = t[i] ? PyObject_GetAttrString(t[i], "_cdata") : NULL;
         uint64_t impl = address ? PyLong_AsUnsignedLongLongMask(address) : 0;
         Py_XDECREF(address);
-        PyErr_Clear();
+        cc_raised_clear();
         want[i] = t[i] ? slow_keys(t[i]) : 0;
         int at = (int)sizeof(PyObject);
         while (impl && at < OBJECT_BYTES && *(uint64_t *)((char *)t[i] + at) != impl) at += (int)sizeof(void *);
@@ -582,7 +582,7 @@ static bool wrap_works(void) {
     const bool ok = first && !second && o == same;
     Py_XDECREF(o);
     Py_XDECREF(same);
-    PyErr_Clear();
+    cc_raised_clear();
     if (handle) cc_tens_delete_handle(handle);
     return ok;
 }
@@ -631,7 +631,7 @@ static bool marks_differ(const CcType *a, const CcType *b) {
     Py_XDECREF(t);
     Py_XDECREF(u);
     Py_XDECREF(same);
-    PyErr_Clear();
+    cc_raised_clear();
     return ok;
 }
 
@@ -649,7 +649,7 @@ static void find_marks(void) {
         }
     }
     Py_XDECREF(t);
-    PyErr_Clear();
+    cc_raised_clear();
     CcType other[5] = {like, like, like, like, like};
     other[0].dtype = CC_DT_I32;
     other[1].size[0] = 5;

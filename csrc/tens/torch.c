@@ -111,7 +111,7 @@ const void *cc_torch_key(PyObject *o, PyObject **self) {
 
 static bool is_torch_module(PyObject *text) {
     const char *s = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : NULL;
-    if (!s) PyErr_Clear();
+    if (!s) cc_raised_clear();
     return s && strncmp(s, "torch", 5) == 0 && (s[5] == 0 || s[5] == '.');
 }
 
@@ -279,7 +279,7 @@ static CcTorchClass class_attribute(PyObject *tensor, PyObject *name) {
         PyObject *value = PyObject_GetAttr(tensor, name);
         bool method = value && (bound_to(value, tensor) || cc_known_is(value, CC_KNOWN_METHOD_WRAPPER));
         Py_XDECREF(value);
-        PyErr_Clear();
+        cc_raised_clear();
         return method ? CC_T_META : CC_T_UNKNOWN;
     }
     return CC_T_UNKNOWN;
@@ -410,7 +410,7 @@ static int walk(PyObject *space, const char *show, const char *prefix, int fallb
         Py_XDECREF(value);
         if (rc) return -1;
     }
-    PyErr_Clear();
+    cc_raised_clear();
     return 0;
 }
 

@@ -63,7 +63,7 @@ PyObject *cc_tsym_path(const char *path) {
         Py_XDECREF(key);
         Py_SETREF(at, next);
     }
-    if (!at) PyErr_Clear();
+    if (!at) cc_raised_clear();
     return at;
 }
 
@@ -76,7 +76,7 @@ uint64_t cc_tsym_key(const char *name) {
     Py_XDECREF(key);
     Py_XDECREF(set);
     Py_XDECREF(raw);
-    PyErr_Clear();
+    cc_raised_clear();
     return bits;
 }
 
@@ -96,7 +96,7 @@ int cc_tsym_init(PyObject *torch) {
         if (text) sym.lib = dlopen(text, RTLD_LAZY | RTLD_NOLOAD);
         Py_XDECREF(path);
         Py_XDECREF(file);
-        PyErr_Clear();
+        cc_raised_clear();
     }
     Py_XSETREF(sym.key_type, cc_tsym_path("torch._C.DispatchKeySet"));
     Py_XSETREF(sym.key_parse, cc_tsym_path("torch._C._parse_dispatch_key"));
