@@ -25,8 +25,14 @@ static int cast(Casts *c, int at, int value, CcDtype to) {
     CcType type = cc_adjoint_like(&g->val.at[value].type);
     type.dtype = (uint8_t)to;
     type.requires_grad = cc_rules_needs(g, value);
-    const CcNode n = {
-        .op = CC_OP_cast, .in0 = g->operand.n, .n_in = 1, .out0 = g->val.n, .n_out = 1, .host = -1, .origin = -1};
+    const CcNode n = {.op = CC_OP_cast,
+                      .in0 = g->operand.n,
+                      .n_in = 1,
+                      .out0 = g->val.n,
+                      .n_out = 1,
+                      .host = -1,
+                      .origin = -1,
+                      .checkpoint = g->node.at[at].checkpoint};
     cc_vec_push(&g->operand, value_of(value));
     cc_vec_push(&g->val, (CcVal){.type = type});
     g->val.at[n.out0].def = cc_edit_insert(g, at, &n);

@@ -78,6 +78,7 @@ typedef struct Cut {
     bool *saved;  /* [value] */
     bool *kept;   /* [value] the forward that exists saves it, and no others; NULL: there is none yet */
     bool *again;  /* [node] of the forward, which the backward repeats */
+    bool *leaves; /* [value] made in a checkpoint, and read behind it */
 } Cut;
 
 /* The backward reads this value. */
@@ -142,7 +143,8 @@ static bool may_save(const Cut *c, const CcNode *n, int value) {
 static int repeats(const Cut *c, int value) {
     const int def = c->g->val.at[value].def;
     const CcNode *n = def >= 0 ? &c->g->node.at[def] : NULL;
-    if (n == NULL || c->exists[value] || !(is_cheap(n) || cc_op_is_view(n->op))) return MOST_REPEATED + 1;
+    if (n == NULL || c->exists[value] || c->leaves[value] || !(is_cheap(n) || cc_op_is_view(n->op)))
+        return MOST_REPEATED + 1;
     int count = cc_op_is_view(n->op) ? 0 : 1;
     for (int k = 0; k < n->n_in && count <= MOST_REPEATED; k++) {
         const CcOperand *o = cc_graph_operand(c->g, n, k);
@@ -174,6 +176,43 @@ static void repeat_cheap(Cut *c) {
             const int v = c->g->node.at[i].out0 + k;
             if (c->saved[v] && repeats(c, v) <= MOST_REPEATED) repeat(c, v);
         }
+}
+
+/* ------------------------------------------------------------------ checkpoints */
+
+static void find_leaving(Cut *c) {
+    const CcGraph *g = c->g;
+    for (int i = 0; i < c->n_forward; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            const int def = o->kind == CC_IN_VALUE ? g->val.at[o->value].def : -1;
+            if (def < 0 || g->node.at[def].checkpoint == 0) continue;
+            if (g->node.at[def].checkpoint != g->node.at[i].checkpoint) c->leaves[o->value] = true;
+        }
+}
+
+static bool is_inside(const Cut *c, int value) {
+    const int def = c->g->val.at[value].def;
+    return def >= 0 && !c->exists[value] && !c->leaves[value] && c->g->node.at[def].checkpoint != 0;
+}
+
+/* What the backward needs of the inside of a checkpoint follows from what enters it, as in eager. The backward lists repeated
+ * nodes where it first needs them, so the inside of one checkpoint is alive at a time. */
+static void repeat_checkpoints(Cut *c) {
+    find_leaving(c);
+    for (int i = c->n_forward - 1; i >= 0; i--) {
+        const CcNode *n = &c->g->node.at[i];
+        for (int k = 0; k < n->n_out; k++) {
+            if (!c->saved[n->out0 + k] || !is_inside(c, n->out0 + k)) continue;
+            c->saved[n->out0 + k] = false;
+            c->again[i] = true;
+        }
+        for (int k = 0; c->again[i] && n->checkpoint != 0 && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(c->g, n, k);
+            if (o->kind == CC_IN_VALUE)
+                need(c, o->value); /* what an earlier node of the inside makes is repeated in turn */
+        }
+    }
 }
 
 /* What the forward that exists does not save follows from what it does, since it was found to be cheap. */
@@ -218,6 +257,7 @@ static void lower(CcGraph *forward, const CcStage *s, CcJoint *out) {
 }
 
 static void lower_backward(CcGraph *backward, const CcStage *s, CcJoint *out) {
+    cc_attention_lower(backward); /* a checkpoint's, which is repeated */
     for (int i = 0; i < backward->node.n; i++) {
         cc_vec_push(&out->by, in_whole(s, &backward->node.at[i]));
         backward->node.at[i].origin = i;
@@ -266,6 +306,7 @@ static void choose_saved(Cut *c, const CcStage *s, const bool *live, const CcJoi
     find_saved(c, s, live);
     if (first == NULL) {
         save_weights(c);
+        repeat_checkpoints(c);
         repeat_cheap(c);
         return;
     }
@@ -281,6 +322,7 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, const CcJoi
     Cut c = {.g = g, .n_forward = n_forward};
     c.exists = cc_mem_get((size_t)g->val.n + 1);
     c.saved = cc_mem_get((size_t)g->val.n + 1);
+    c.leaves = cc_mem_get((size_t)g->val.n + 1);
     c.again = live;
     find_live(g, n_forward, out, live);
     choose_saved(&c, s, live, first);
@@ -303,6 +345,7 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, const CcJoi
     cc_vec_free(&backward);
     free(c.exists);
     free(c.saved);
+    free(c.leaves);
 }
 
 /* The nodes of the stage, with autocast's casts. CcNode.origin: index into s->node */

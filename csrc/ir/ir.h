@@ -233,6 +233,9 @@ typedef struct CcNode {
     int32_t host;        /* the host's number for replaying this node */
     /* only inside the pipeline: the node of the given graph that this node implements, wholly or in part */
     int32_t origin;
+    /* 0, or the torch.utils.checkpoint that the node belongs to: under autograd, what its backward needs of the checkpoint's
+     * inside is computed again, not saved */
+    int32_t checkpoint;
     /* the node writes, but running the graph again from its start gives the same memory (rec/undo.c) */
     uint8_t repeatable;
     /* only inside the pipeline: torch's own op does not bump the `_version` of what it writes (running statistics) */

@@ -1,6 +1,5 @@
 /* C code that calls back. This file performs sum() and functools.reduce() step by step, so that the recorder sees the C
- * functions they call. Others (map, sorted ...) get Python wrappers for C callbacks. Also Python code whose calls of C code
- * would break: torch.utils.checkpoint. */
+ * functions they call. Others (map, sorted ...) get Python wrappers for C callbacks. */
 #include "rec_events.h"
 
 /* ------------------------------------------------------------------ callbacks */
@@ -42,7 +41,7 @@ static const char templates[] =
     "    return lambda tensors: tuple([\n"
     "        t if t.shape == tensors[to].shape else t.expand_as(tensors[to]) for t in tensors])\n"
     "def through():\n"
-    "    return lambda function, *args, use_reentrant, preserve_rng_state=None, early_stop=None, **named: (\n"
+    "    return lambda function, *args, use_reentrant=None, preserve_rng_state=None, early_stop=None, **named: (\n"
     "        function(*args, **named))\n"
     "def unwrapper():\n"
     "    return lambda f, *args, **named: f.__wrapped__(*args, **named)\n"
@@ -55,8 +54,7 @@ static PyObject *template_named(const char *name) {
     return PyDict_GetItemString(space, name);
 }
 
-/* Calls a template. The function it returns, and the function's closure, belong to this trace. */
-static PyObject *from_template(CcRec *rec, const char *name, PyObject *args) {
+PyObject *cc_backcall_template(CcRec *rec, const char *name, PyObject *args) {
     PyObject *maker = template_named(name), *f = maker != NULL ? PyObject_CallObject(maker, args) : NULL;
     if (f == NULL) {
         cc_raised_clear();
@@ -81,20 +79,20 @@ CcBack cc_backcall_kind(CcRec *rec, PyObject *f) {
 }
 
 PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f) {
-    PyObject *args = PyTuple_Pack(1, f), *wrapper = args != NULL ? from_template(rec, "wrap", args) : NULL;
+    PyObject *args = PyTuple_Pack(1, f), *wrapper = args != NULL ? cc_backcall_template(rec, "wrap", args) : NULL;
     Py_XDECREF(args);
     return wrapper;
 }
 
 PyObject *cc_backcall_add(CcRec *rec) {
     PyObject *f;
-    CC_RETRY_ALLOC(f, from_template(rec, "adder", NULL));
+    CC_RETRY_ALLOC(f, cc_backcall_template(rec, "adder", NULL));
     return f;
 }
 
 PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o) {
     PyObject *f;
-    CC_RETRY_ALLOC(f, from_template(rec, "finder", NULL));
+    CC_RETRY_ALLOC(f, cc_backcall_template(rec, "finder", NULL));
     Py_INCREF(f); /* rec->keep drops its reference if the recording is given up */
     PyObject *r = PyObject_CallFunctionObjArgs(f, iterator, o, NULL);
     Py_DECREF(f);
@@ -103,7 +101,7 @@ PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o) {
 
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
     PyObject *f;
-    CC_RETRY_ALLOC(f, Py_XNewRef(from_template(rec, "keeper", NULL)));
+    CC_RETRY_ALLOC(f, Py_XNewRef(cc_backcall_template(rec, "keeper", NULL)));
     ev->result = PyObject_CallFunctionObjArgs(f, ev->in[0], ev->in[1], factory, NULL);
     Py_DECREF(f);
     return CC_DONE;
@@ -111,29 +109,10 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory) {
 
 /* ------------------------------------------------------------------ functions of torch that call a function */
 
-/* Nothing is saved without gradients. With use_reentrant=True it warns that no input requires one, and the arguments of
- * the other variant may be functions that it calls. */
-CcGo cc_backcall_checkpoint(CcRec *rec, CcEvent *ev, PyObject *const *in, int positional, PyObject *kwnames) {
-    static const char *const more[] = {"context_fn", "determinism_check", "debug"};
-    bool plain = false;
-    if (cc_mode_grad_now() || positional == 0) return CC_OK;
-    for (int i = 0; i < cc_obj_count(kwnames); i++) {
-        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
-        if (PyUnicode_CompareWithASCIIString(name, "use_reentrant") == 0) plain = in[positional + i] == Py_False;
-        for (int k = 0; k < CC_COUNT(more); k++)
-            if (PyUnicode_CompareWithASCIIString(name, more[k]) == 0) return CC_OK;
-    }
-    PyObject *made = plain ? Py_XNewRef(from_template(rec, "through", NULL)) : NULL;
-    if (made == NULL) return CC_OK;
-    ev->result = PyObject_Vectorcall(made, in, (size_t)positional, kwnames);
-    Py_DECREF(made);
-    return CC_DONE;
-}
-
 CcGo cc_backcall_unwrapped(CcRec *rec, CcEvent *ev, PyObject *func, PyObject *const *in, int positional,
                            PyObject *kwnames) {
     const int n = positional + cc_obj_count(kwnames);
-    PyObject *made = Py_XNewRef(from_template(rec, "unwrapper", NULL));
+    PyObject *made = Py_XNewRef(cc_backcall_template(rec, "unwrapper", NULL));
     if (made == NULL) return CC_OK;
     PyObject **args = cc_mem_get(sizeof *args * ((size_t)n + 1));
     args[0] = func;
@@ -211,7 +190,7 @@ static Py_ssize_t find_widest(PyObject *list) {
 static CcGo broadcast(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
     const Py_ssize_t to = n == 1 && kwnames == NULL && tensors_in(rec, in[0]) > 0 ? find_widest(in[0]) : -1;
     PyObject *args = to >= 0 ? Py_BuildValue("(n)", to) : NULL;
-    PyObject *made = args != NULL ? from_template(rec, "broadcaster", args) : NULL;
+    PyObject *made = args != NULL ? cc_backcall_template(rec, "broadcaster", args) : NULL;
     Py_XDECREF(args);
     if (made == NULL) return CC_OK;
     Py_INCREF(made); /* rec->keep drops its reference if the recording is given up */
@@ -235,7 +214,7 @@ CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *
         PyTuple_SET_ITEM(split, i, PyBool_FromLong(s > 0));
     }
     PyObject *args = known ? PyTuple_Pack(2, op, split) : NULL;
-    if (args != NULL) made = from_template(rec, value && n > 3 ? "foreach_value" : "foreach", args);
+    if (args != NULL) made = cc_backcall_template(rec, value && n > 3 ? "foreach_value" : "foreach", args);
     Py_XDECREF(args);
     Py_XDECREF(split);
     Py_XDECREF(op);
@@ -281,7 +260,7 @@ PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f) {
     bool constant = args != NULL && PyTuple_CheckExact(args) && PyType_Check(PyTuple_GET_ITEM(reduced, 0));
     for (Py_ssize_t i = 0; constant && i < PyTuple_GET_SIZE(args); i++)
         constant = cc_value_const(PyTuple_GET_ITEM(args, i));
-    if (constant) made = from_template(rec, template, args);
+    if (constant) made = cc_backcall_template(rec, template, args);
     const int source = cc_value_source(rec, f);
     if (made != NULL && source >= 0) guard_getter(rec, f, source, reduced);
     Py_XDECREF(reduced);

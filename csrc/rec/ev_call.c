@@ -547,7 +547,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
         if (go != CC_OK) return go;
     }
     if (PyFunction_Check(c.func) && cc_library_through((PyFunctionObject *)c.func)) {
-        const CcGo go = cc_backcall_checkpoint(rec, ev, c.in, cc_call_positional(&c), c.kwnames);
+        const CcGo go = cc_checkpoint_call(rec, act, ev, c.func, c.in, cc_call_positional(&c), c.kwnames);
         if (go != CC_OK) return go;
     }
     if (PyFunction_Check(c.func) && cc_library_wraps((PyFunctionObject *)c.func)) {

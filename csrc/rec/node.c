@@ -320,9 +320,11 @@ bool cc_node_pending(CcRec *rec) {
     return false;
 }
 
-/* Whether autograd saves operands while saved-tensor hooks are set, which run Python code in a node. */
+/* Whether autograd saves operands while saved-tensor hooks are set, which run Python code in a node. A checkpoint's own
+ * (checkpoint.c) run none of the user's. */
 static bool hooked(CcRec *rec, const CcType *types, int n) {
     bool grad = false;
+    if (rec->checkpoint != 0) return false;
     for (int i = 0; i < n; i++) grad = grad || types[i].requires_grad;
     return grad && cc_mode_grad_now() && cc_node_pending(rec) && cc_state_hooks(rec);
 }
@@ -502,6 +504,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     }
     cc_vec_free(&operands);
     g->node.at[node].repeatable = undo != CC_UNDO_NOT;
+    g->node.at[node].checkpoint = rec->checkpoint;
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) {
         rec->trace->impure = true;
         if (!draws) rec->trace->lasting = true;

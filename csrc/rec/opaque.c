@@ -197,8 +197,7 @@ CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *re
 static bool plain_object(PyObject *o) {
     static const char *const hooks[] = {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__",
                                         "__getnewargs_ex__"};
-    PyTypeObject *t = Py_TYPE(o), *base = t;
-    while (cc_python_class(base)) base = base->tp_base;
+    PyTypeObject *t = Py_TYPE(o), *base = cc_value_base(t);
     if (base == t || base != &PyBaseObject_Type || cc_obj_dict(o) == NULL) return false;
     for (int i = 0; i < CC_COUNT(hooks); i++) {
         PyObject *s = cc_obj_intern(hooks[i]);

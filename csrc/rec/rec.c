@@ -58,6 +58,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->loose);
     cc_vec_free(&rec->outside);
     cc_vec_free(&rec->keep);
+    cc_vec_free(&rec->closed);
     cc_vec_free(&rec->effect);
     cc_vec_free(&rec->written);
     cc_vec_free(&rec->of_class);
@@ -105,6 +106,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
     rec->read_grad = rec->unseen = rec->differs = false;
+    rec->checkpoint = rec->n_checkpoint = rec->closed.n = 0;
     (void)cc_look_take_read();
 }
 
@@ -242,6 +244,10 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     }
     if (cc_finalizers_died(rec, act)) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
+        abort_recording(rec);
+        return;
+    }
+    if (cc_checkpoint_outdated(rec, act)) {
         abort_recording(rec);
         return;
     }
@@ -408,6 +414,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
         cc_site_why(rec, act, CC_R_FINALISED, NULL);
         return cc_rec_give_up(rec);
     }
+    if (cc_checkpoint_outdated(rec, act)) return cc_rec_give_up(rec);
     CcMap memo = {0};
     int level = 0;
     const bool paused = cc_hook_pause(act->obs, true);

@@ -98,6 +98,9 @@ typedef enum CcBack {
     CC_BACK_NOT,  /* Python code that is not recorded, or of unknown provenance */
 } CcBack;
 CcBack cc_backcall_kind(CcRec *rec, PyObject *f);
+/* Calls a template of backcall.c. The function that it returns, and the function's closure, belong to this trace. NULL
+ * (no error): out of memory. */
+CC_BORROW PyObject *cc_backcall_template(CcRec *rec, const char *name, PyObject *args);
 /* A Python function that calls f, which C code calls instead of f; the recording keeps it. NULL: out of memory. */
 CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f);
 CC_BORROW PyObject *cc_backcall_add(CcRec *rec); /* a Python function that adds two objects */
@@ -109,8 +112,12 @@ CC_BORROW PyObject *cc_backcall_getter(CcRec *rec, CcAct *act, PyObject *f);
 /* Performs torch._foreach_* and torch.broadcast_tensors tensor by tensor, as torch does on the CPU: CC_DONE, or CC_OK to
  * leave it to torch. */
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
-/* Performs torch.utils.checkpoint.checkpoint(function, ...) as a call of the function, where it is no more than that. */
-CcGo cc_backcall_checkpoint(CcRec *rec, CcEvent *ev, PyObject *const *in, int positional, PyObject *kwnames);
+/* Performs torch.utils.checkpoint.checkpoint(function, ...) and records the function: CC_DONE, or CC_OK to leave it to
+ * torch. */
+CcGo cc_checkpoint_call(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *checkpoint, PyObject *const *in, int positional,
+                        PyObject *kwnames);
+/* Whether a variable that a checkpointed function reads has another content now; marks the site. */
+bool cc_checkpoint_outdated(CcRec *rec, const CcAct *act);
 /* Performs a call of torch._disable_dynamo's wrapper as a call of the function that it wraps. */
 CcGo cc_backcall_unwrapped(CcRec *rec, CcEvent *ev, PyObject *func, PyObject *const *in, int positional,
                            PyObject *kwnames);

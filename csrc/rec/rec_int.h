@@ -137,7 +137,17 @@ struct CcRec {
         PyObject *name;
     }) of_class;
     CC_VEC(PyObject *) spent; /* strong: alive until the region ends (escape.c) */
-    CC_VEC(PyObject *) keep;  /* constants and temporaries alive while recording */
+    int checkpoint,
+        n_checkpoint; /* the outermost torch.utils.checkpoint that is being performed (0: none), and their number */
+    CC_VEC(struct CcClosed {
+        /* borrowed from `keep`: a variable that a checkpointed function takes from the code around it, its content then,
+         * and the instruction that must break if that changes */
+        PyObject *cell;
+        PyObject *content;
+        PyCodeObject *co;
+        int pc;
+    }) closed;
+    CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception handled when the call began, and when the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
     PyFunctionObject *root;

@@ -5,6 +5,7 @@
  *   __del__, weak-reference callbacks, the ends of generators      if the recording did not make the object; otherwise
  *                                                                  they belong to the code that dropped it
  *   DeviceContext.__torch_function__ (tens/devmode.c)              calls what recorded code has called
+ *   hooks of saved tensors that torch.utils.checkpoint sets        the checkpoint is recorded without them (checkpoint.c)
  *   any other frame that C code calls while the collector runs     unknown: the collector's (a C finaliser, a coroutine)
  *                                                                  or another thread's: the recording gives up */
 #include "rec_events.h"
@@ -67,6 +68,7 @@ CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
     const CcEvent *ev = caller != NULL ? caller->event : NULL;
     if (cc_rec_calls(ev, act)) return CC_OK;
     if (cc_devmode_handles(act->func)) return CC_PASS_ALL;
+    if (rec->checkpoint != 0 && cc_rec_in_module(act, "torch.utils.checkpoint")) return CC_PASS_ALL;
     if (warns_of_coroutine(act)) {
         cc_finalizers_told(rec, cc_act_get(act, 0));
         return CC_PASS_ALL;

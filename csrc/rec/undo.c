@@ -1,6 +1,7 @@
 /* Writes to tensors after which a failing replay can still run the segment again eagerly from its start (segment.c).
  *
- *   local     writes only memory that the graph allocated        a second run allocates it again
+ *   local     writes only memory that the graph allocated        a second run allocates it again (also requires_grad_()
+ *             of a tensor that the graph makes)
  *   saved     writes a small tensor from outside (a counter)     its bytes are restored
  *   repeats   overwrites data that nothing has read              a second run writes the same (rows of a static cache)
  *
@@ -73,8 +74,15 @@ static bool autograd_sees(const CcCallSpec *spec) {
     return sees;
 }
 
+/* x.requires_grad_() of a tensor that the graph makes, be it a view: only the tensor itself changes. */
+static bool marks_local(CcRec *rec, const CcCallSpec *spec) {
+    return spec->form == CC_F_CALL && spec->n > 0 && strcmp(spec->name, "Tensor.requires_grad_") == 0 &&
+           cc_value_origin(rec, spec->in[0]) == CC_O_VALUE;
+}
+
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec) {
     uintptr_t from, to;
+    if (marks_local(rec, spec)) return CC_UNDO_LOCAL;
     if (!writes_first(spec) || !memory_of(spec->in[0], &from, &to)) return CC_UNDO_NOT;
     const CcProv *p = cc_value_find(rec, spec->in[0]);
     if (p == NULL) return CC_UNDO_NOT;

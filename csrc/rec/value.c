@@ -83,8 +83,15 @@ const PyTypeObject *cc_value_view(PyObject *o) {
                             : NULL;
 }
 
+/* A C type without state of its own, whose instances object's tp_new makes: typing.Generic, from 3.12 on. */
+static bool is_stateless(const PyTypeObject *t) {
+    const PyTypeObject *base = t->tp_base;
+    return base == &PyBaseObject_Type && t->tp_basicsize == base->tp_basicsize && t->tp_itemsize == 0 &&
+           t->tp_dictoffset == 0 && t->tp_new == base->tp_new && t->tp_init == base->tp_init;
+}
+
 PyTypeObject *cc_value_base(PyTypeObject *t) {
-    while (cc_python_class(t)) t = t->tp_base;
+    while (cc_python_class(t) || is_stateless(t)) t = t->tp_base;
     return t;
 }
 

@@ -1,0 +1,414 @@
+"""torch.utils.checkpoint with gradients: compiled where its backward would compute again what the forward did, a break where the
+function does more; what eager gives in every case, and as little memory."""
+
+import contextlib
+import functools
+import warnings
+
+import ccompile
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import alike
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+check = functools.partial(checkpoint, use_reentrant=False)
+CASES = {}
+
+
+def case(breaks=0):
+    """breaks: places that break"""
+
+    def add(make):
+        CASES[make.__name__] = make, breaks
+        return make
+
+    return add
+
+
+class Block(nn.Module):
+    def __init__(self, n=8, dropout=0.25):
+        super().__init__()
+        self.norm, self.up, self.down, self.drop = nn.LayerNorm(n), nn.Linear(n, 2 * n), nn.Linear(2 * n, n), nn.Dropout(dropout)
+
+    def forward(self, x, scale=1.0):
+        return x + self.drop(self.down(F.gelu(self.up(self.norm(x))))) * scale
+
+
+class Blocks(nn.Module):
+    """call(block, x): how a block is called"""
+
+    def __init__(self, call=check, n=3, block=Block):
+        super().__init__()
+        self.blocks, self.call, self.head = nn.ModuleList(block() for _ in range(n)), call, nn.Linear(8, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = self.call(block, x)
+        return self.head(x)
+
+
+@case()
+def blocks():
+    return Blocks()
+
+
+@case()
+def arguments():
+    return Blocks(lambda block, x: check(block, x, scale=0.5, preserve_rng_state=True))
+
+
+@case()
+def partial_of_a_method():
+    return Blocks(lambda block, x: check(functools.partial(block.__call__, scale=2.0), x))
+
+
+@case()
+def nested():
+    return Blocks(lambda block, x: check(lambda y: check(block, y).sin(), x))
+
+
+@case()
+def several_results():
+    class Pair(Block):
+        def forward(self, x):
+            y = super().forward(x)
+            return y, {"mean": y.mean(-1, keepdim=True)}
+
+    def call(block, x):
+        y, more = check(block, x)
+        return y * more["mean"]
+
+    return Blocks(call, block=Pair)
+
+
+@case()
+def result_read_twice():
+    def call(block, x):
+        y = check(block, x)
+        return y + y.tanh() * x
+
+    return Blocks(call)
+
+
+@case()
+def views_in_and_out():
+    return Blocks(lambda block, x: check(lambda y: block(y.transpose(0, 1)).transpose(0, 1)[:, :2], x.view(3, 2, 8)).reshape(2, 3, 8))
+
+
+@case()
+def in_place_on_its_own():
+    return Blocks(lambda block, x: check(lambda y: block(y).mul_(2).relu_(), x))
+
+
+@case()
+def attention():
+    class Attention(Block):
+        def forward(self, x):
+            q = x.unflatten(-1, (2, 4)).transpose(1, 2)
+            y = F.scaled_dot_product_attention(q, q, q.sin(), dropout_p=0.2, is_causal=True)
+            return super().forward(y.transpose(1, 2).flatten(2))
+
+    return Blocks(block=Attention)
+
+
+@case()
+def convolutions():
+    class Conv(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv1d(3, 3, 3, padding=1), nn.GroupNorm(1, 3)
+
+        def forward(self, x):
+            return F.silu(self.norm(self.conv(x)))
+
+    return Blocks(block=Conv)
+
+
+@case()
+def frozen_parts():
+    model = Blocks()
+    model.blocks[1].requires_grad_(False)
+    model.blocks[0].up.weight.requires_grad_(False)
+    return model
+
+
+@case()
+def autocast():
+    class Cast(Blocks):
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(x).float()
+
+    return Cast()
+
+
+@case()
+def no_grad_inside():
+    def call(block, x):
+        def run(y):
+            with torch.no_grad():
+                scale = y.abs().mean()
+            return block(y) / scale
+
+        return check(run, x)
+
+    return Blocks(call)
+
+
+@case()
+def without_gradients():
+    class Without(Blocks):
+        def forward(self, x):
+            with torch.no_grad():
+                y = super().forward(x)
+            return self.head(x) + y
+
+    return Without()
+
+
+@case()
+def sequential():
+    class Sequence(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(*[Block() for _ in range(4)])
+
+        def forward(self, x):
+            return checkpoint_sequential(self.layers, 2, x, use_reentrant=False)
+
+    return Sequence()
+
+
+@case(breaks=1)
+def reentrant():
+    return Blocks(lambda block, x: checkpoint(block, x, use_reentrant=True))
+
+
+@case(breaks=1)
+def other_arguments():
+    return Blocks(lambda block, x: check(block, x, context_fn=lambda: (contextlib.nullcontext(), contextlib.nullcontext())))
+
+
+@case(breaks=1)
+def random_numbers_drawn_anew():
+    return Blocks(lambda block, x: check(block, x, preserve_rng_state=False), block=lambda: Block(dropout=0.0))
+
+
+@case(breaks=1)
+def counter():
+    """The backward counts, too."""
+
+    class Counts(Block):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    return Blocks(block=Counts)
+
+
+@case(breaks=1)
+def running_statistics():
+    """Each call updates them twice: in its forward and in its backward."""
+
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            return self.norm(x).sin()
+
+    return Blocks(block=Norm)
+
+
+@case(breaks=1)
+def appends_to_a_list():
+    class Lists(Blocks):
+        def __init__(self):
+            super().__init__(self.add)
+            self.seen = []
+
+        def add(self, block, x):
+            def run(y):
+                self.seen.append(y.shape[0])
+                return block(y)
+
+            return check(run, x)
+
+    return Lists()
+
+
+@case(breaks=1)
+def variable_of_the_loop():
+    """The backward of all but the last block runs the last one: a well-known mistake, which eager does not notice."""
+
+    class Late(Blocks):
+        def forward(self, x):
+            for block in self.blocks:
+                x = check(lambda y: block(y), x)  # noqa: B023
+            return self.head(x)
+
+    return Late(block=lambda: Block(dropout=0.0))
+
+
+@case(breaks=1)
+def a_break_inside():
+    def call(block, x):
+        return check(lambda y: block(y) * y.detach().mean().item(), x)
+
+    return Blocks(call, n=1)
+
+
+def steps(model, fn, n=4):
+    """Results, gradients, state and random numbers of some steps."""
+    found = []
+    for i in range(n):
+        g = torch.Generator().manual_seed(i)
+        x = torch.randn(2, 3, 8, generator=g).requires_grad_(i != 2)
+        torch.manual_seed(i)
+        y = fn(x)
+        y.square().sum().backward()
+        found += [y, x.grad, [p.grad for p in model.parameters()], torch.rand(2)]
+        found.append([getattr(m, "calls", None) for m in model.modules()] + list(getattr(model, "seen", [])))
+        found.append({k: b.clone() for k, b in model.named_buffers()})
+        model.zero_grad()
+    return found
+
+
+def made(name):
+    torch.manual_seed(0)
+    return CASES[name][0]().train()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_eager(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        eager, model = made(name), made(name)
+        tolerance = {"rtol": 2e-2, "atol": 2e-2} if name == "autocast" else {"rtol": 1e-4, "atol": 2e-5}
+        alike(steps(eager, eager), steps(model, ccompile.compile(model)), **tolerance)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_breaks(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = made(name)
+        assert ccompile.explain(model)(torch.randn(2, 3, 8, requires_grad=True)).break_count == CASES[name][1]
+
+
+def test_backward_twice_and_parts_of_it():
+    model = made("blocks")
+    fn = ccompile.compile(model)
+
+    def run(f):
+        out = []
+        for i in range(3):
+            x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(i)).requires_grad_()
+            torch.manual_seed(i)
+            y = f(x)
+            out.append(torch.autograd.grad(y.sum(), x, retain_graph=True))
+            out.append(torch.autograd.grad(y.square().sum(), [model.blocks[1].up.weight], retain_graph=True))
+            (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=i == 1)
+            out.append(g)
+            if i == 1:
+                out.append(torch.autograd.grad(g.square().sum(), model.head.weight))
+        return out
+
+    alike(run(model), run(fn), rtol=1e-4, atol=2e-5)
+
+
+def saved(result, but):
+    """Bytes of the tensors that a result's graph keeps for its backward, without those in `but`."""
+    known, seen, nodes = {t.untyped_storage().data_ptr() for t in but}, {}, [result.grad_fn]
+    done = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in done:
+            continue
+        done.add(node)
+        nodes += [n for n, _ in node.next_functions]
+        for t in getattr(node, "saved_tensors", ()):
+            if t is not None and t.untyped_storage().data_ptr() not in known:
+                seen[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_saves_memory(dropout):
+    """Of each block its input (4 bytes an element) and its mask (1 byte); without checkpoints about ten times as much."""
+
+    def bytes_of(call):
+        torch.manual_seed(0)
+        model = Blocks(call, n=6, block=lambda: Block(dropout=dropout)).train()
+        fn = ccompile.compile(model)
+        x = torch.randn(64, 32, 8, requires_grad=True)
+        for _ in range(2):
+            fn(x).sum().backward()
+        return saved(fn(x), [x, *model.parameters()]), x.numel()
+
+    whole, _ = bytes_of(lambda block, x: block(x))
+    some, n = bytes_of(check)
+    assert some <= 6 * n * (4 + (dropout > 0)) + 4 * n * 4, (some, n)
+    assert some < 0.4 * whole
+
+
+def test_reason(tmp_path):
+    model = made("counter")
+    text = str(ccompile.explain(model)(torch.randn(2, 3, 8, requires_grad=True)))
+    assert "runs its function again in the backward: the function does more than compute" in text
+    model = made("variable_of_the_loop")
+    text = str(ccompile.explain(model)(torch.randn(2, 3, 8, requires_grad=True)))
+    assert "a variable that the function reads changes later" in text
+
+
+def test_hooks_of_the_user_see_what_is_saved():
+    """An entry that was made without them does not serve under them."""
+    model = made("blocks")
+    fn = ccompile.compile(model)
+    x = torch.randn(2, 3, 8, requires_grad=True)
+    for _ in range(3):
+        fn(x).sum().backward()
+
+    def run(f):
+        seen = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(tuple(t.shape)), t)[1], lambda t: t):
+                y = f(x)
+            model.zero_grad()
+            y.sum().backward()
+        return sorted(seen), [p.grad for p in model.parameters()]
+
+    alike(run(model), run(fn), rtol=1e-4, atol=2e-5)
+
+
+def test_transformers():
+    """gradient_checkpointing_enable() also makes the embeddings' results require gradients."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=50, num_key_value_heads=1, **sizes)
+
+    def run(compiled):
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(config).train()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        fn = ccompile.compile(model) if compiled else model
+        found = []
+        for i in range(3):
+            ids = torch.randint(0, 50, (2, 12), generator=torch.Generator().manual_seed(i))
+            loss = fn(input_ids=ids, labels=ids, use_cache=False).loss
+            loss.backward()
+            found += [loss, [p.grad.clone() for p in model.parameters()]]
+            model.zero_grad()
+        if compiled:
+            assert ccompile.explain(model)(input_ids=ids, labels=ids, use_cache=False).break_count == 0
+        return found
+
+    alike(run(False), run(True), rtol=1e-3, atol=1e-5)
