@@ -1124,9 +1124,10 @@ def test_versions_that_pip_accepts():
 
 def test_import_loads_no_library():
     code = (
-        "import ccompile, sys; maps = open('/proc/self/maps').read();"
-        "assert 'libllvmlite' not in maps and 'libdnnl.so' not in maps;"
-        "assert not {'llvmlite', 'torch._dynamo', 'transformers'} & set(sys.modules)"
+        "import torch, sys; read = lambda: open('/proc/self/maps').read(); before = read(); had = set(sys.modules);"
+        "import ccompile; maps = read();"
+        "assert all(n in before or n not in maps for n in ('libllvmlite', 'libdnnl.so'));"  # a distribution's torch has libdnnl.so
+        "assert not {'llvmlite', 'torch._dynamo', 'transformers'} & (set(sys.modules) - had)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -1239,6 +1240,7 @@ def test_model_benchmark():
 
 
 def test_step_benchmark():
+    pytest.importorskip("transformers")
     command = [sys.executable, str(ROOT / "benchmarks/bench_steps.py"), "small Llama", "--calls", "2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

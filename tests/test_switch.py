@@ -123,6 +123,7 @@ def test_another_backend_is_torchs():
         ({"recompile_limit": -1}, ValueError, "must be 0 or more"),
         ({"isolate_recompiles": 1}, TypeError, "isolate_recompiles must be True or False"),
         ({"shapes_spec": object()}, TypeError, "shapes_spec must be None"),
+        ({"dynamic_shapes": object()}, TypeError, "dynamic_shapes must be None"),
         ({"options": {"freezingz": True}}, ValueError, "did you mean 'freezing'"),
         ({"options": {"triton.nonsense": True}}, ValueError, "unknown option"),
     ],

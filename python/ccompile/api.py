@@ -36,6 +36,7 @@ def compile(
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
     shapes_spec: None = None,
+    dynamic_shapes: None = None,
 ) -> Any:
     """Compiles a callable or an nn.Module; takes what torch.compile takes. Works as a function, and as a decorator with
     or without arguments. Compilation happens on the first call, which records the call and returns what eager returns.
@@ -52,7 +53,8 @@ def compile(
     recompile_limit: the knob of that name.
     isolate_recompiles: the result has entries of its own; else it shares them with other results for the same callable
                 (or functions with the same code and variables) and settings.
-    shapes_spec: None; `dynamic` and mark_dynamic declare sizes.
+    shapes_spec, dynamic_shapes: None (torch 2.13's and 2.14's name for one thing); `dynamic` and mark_dynamic declare
+                sizes.
 
     For an nn.Module the result is an instance of its class that shares its __dict__, so that parameters, buffers,
     hooks, state_dict keys and attributes are those of the original, which is `._orig_mod`. For a class it is the class
@@ -62,9 +64,8 @@ def compile(
         raise TypeError(f"backend must be None, a str or a callable, not {type(backend).__name__}: {backend!r:.100}")
     if backend is not None and backend != "ccompile":
         given = {"fullgraph": fullgraph, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
-        newer = {"name": name, "recompile_limit": recompile_limit, "shapes_spec": shapes_spec} | {
-            "isolate_recompiles": isolate_recompiles or None
-        }
+        newer = {"name": name, "recompile_limit": recompile_limit, "isolate_recompiles": isolate_recompiles or None}
+        newer |= {"shapes_spec": shapes_spec, "dynamic_shapes": dynamic_shapes}
         return _compile_by_torch(model, backend, given, {key: v for key, v in newer.items() if v is not None})
     flags = {"fullgraph": fullgraph, "disable": disable, "isolate_recompiles": isolate_recompiles}
     settings = _check(flags, dynamic, mode, options)
@@ -76,10 +77,11 @@ def compile(
         settings["name"] = name
     if isolate_recompiles:
         settings["isolate"] = True
-    if shapes_spec is not None:
-        raise TypeError(
-            "shapes_spec must be None; declare sizes by dynamic={argument: {dim: ccompile.Dim(min=, max=)}}"
-        )
+    for key, spec in {"shapes_spec": shapes_spec, "dynamic_shapes": dynamic_shapes}.items():
+        if spec is not None:
+            raise TypeError(
+                f"{key} must be None; declare sizes by dynamic={{argument: {{dim: ccompile.Dim(min=, max=)}}}}"
+            )
     if model is None:
         return functools.partial(_compile, settings=settings, disable=disable)
     return _compile(model, settings=settings, disable=disable)
