@@ -467,8 +467,17 @@ def failure(program, calls, options):
     return ""
 
 
-def search(first, last, wrong, seconds, timeout):
-    """Prints what wrong(seed) tells of each, run in processes that end after some time, and gives how many failed, and the seed behind the last one."""
+def lost(work, timeout):
+    try:
+        list(elsewhere(work, timeout))
+    except Lost:
+        return True
+    return False
+
+
+def search(first, last, wrong, seconds, timeout, eagerly=None):
+    """Prints what wrong(seed) tells of each, run in processes that end after some time, and gives how many failed, and the seed behind the last one.
+    eagerly(seed): runs the program in eager, which may end the process, too."""
     end, seed, failed = time.time() + seconds, first, 0
 
     def work(say):
@@ -489,8 +498,9 @@ def search(first, last, wrong, seconds, timeout):
             seed += 1
             break
         except Lost as error:
-            failed += 1
-            print(f"seed {seed}: {error}", flush=True)
+            fault = eagerly is not None and lost(lambda say: eagerly(seed), timeout)  # noqa: B023
+            failed += not fault
+            print(f"seed {seed}: {error}{', and so does eager: a fault of torch' * fault}", flush=True)
             seed += 1
     print(f"{failed} of the programs {first} to {seed - 1} fail; --reduce shortens one")
     return failed, seed

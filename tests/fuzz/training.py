@@ -765,6 +765,13 @@ def check(p):
     assert verify_failures() == wrong, "verify: " + next(e.text for e in reversed(ccompile.events()) if e.kind == "verify")
 
 
+def eagerly(p):
+    with quiet():
+        side = Side(build(p, plain), True, False, {})
+        for i, (_, given) in enumerate(p.steps):
+            side.run(((i, *arguments(given, p.dtype, i), given.n, given.flag), {}))
+
+
 # ---- long runs -------------------------------------------------------------------------------------------------------
 def failure(p):
     """What is wrong with it, or nothing."""
@@ -823,7 +830,7 @@ def main():
         reduce(drawn(args.first), args.timeout)
     else:
         last = args.last or args.first + 1
-        search(args.first, last, lambda seed: failure(drawn(seed)), args.seconds, args.timeout)
+        search(args.first, last, lambda seed: failure(drawn(seed)), args.seconds, args.timeout, lambda seed: eagerly(drawn(seed)))
 
 
 if __name__ == "__main__":
