@@ -123,6 +123,8 @@ def test_narrow_doors(path):
         assert not re.search(r"\bdl(open|sym|close|error)\s*\(", code), f"{where} calls the dynamic linker"
     if where != "py/raised.c":
         assert "PyErr_Clear" not in code, f"{where} may lose a KeyboardInterrupt: cc_raised_clear() keeps it"
+    hides = re.search(r"\b(PyDict_GetItem(String)?|PyObject_HasAttr(String)?|PyMapping_HasKey(String)?)\s*\(", code)
+    assert not hides, f"{where}: sys.unraisablehook runs for errors in {hides[1]}: cc_obj_item() and the like don't"
     if MAP[directory][0] != "front":
         assert not re.search(r"\b(Py[A-Z]\w*|_Py\w+)\b", code), f"{where} is in the core half and names CPython"
     assert not re.search(r"\bextern\s+\"C\"|std::|#\s*include\s*<(ATen|torch|c10)/", code), f"{where}: C++ or libtorch"

@@ -5,6 +5,7 @@ import functools
 import gc
 import io
 import itertools
+import sys
 import weakref
 
 import ccompile
@@ -989,6 +990,95 @@ def test_coroutines_that_nobody_awaits_are_warned_of(fn):
             compiled(torch.ones(2))
 
 
+class Raises:
+    def __del__(self):
+        raise ValueError("in a finaliser")
+
+
+def raises_in_callback(_):
+    raise ValueError("in a callback")
+
+
+def raises_when_closed():
+    try:
+        yield 1
+    finally:
+        raise ValueError("in a generator")
+
+
+def finalised_at_del(x):
+    a, y = Raises(), x + 1
+    del a
+    return y * 2
+
+
+def finalised_at_store(x):
+    a, y = Raises(), x + 1
+    a = y * 2
+    return a
+
+
+def finalised_at_return(x):
+    a = Raises()
+    return x + 1 if a else x
+
+
+def finalised_in_a_callee(x):
+    return finalised_at_return(x * 2) + 1
+
+
+def finalised_in_a_list(x):
+    a = [Raises(), Raises()]
+    a.clear()
+    return x + len(a)
+
+
+def callback_raises(x):
+    a = Plain()
+    r = weakref.ref(a, raises_in_callback)
+    del a
+    return x + (r() is None)
+
+
+def generator_raises(x):
+    g = raises_when_closed()
+    y = x + next(g)
+    del g
+    return y * 2
+
+
+def generator_is_closed(x):
+    g = (i for i in range(3))
+    y = x + next(g)
+    del g
+    return y * 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        finalised_at_del,
+        finalised_at_store,
+        finalised_at_return,
+        finalised_in_a_callee,
+        finalised_in_a_list,
+        callback_raises,
+        generator_raises,
+        generator_is_closed,
+    ],
+)
+def test_what_an_end_raises_is_reported(fn, monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda u: reported.append(str(u.exc_value)))
+    x = torch.arange(3.0)
+    expected, once = fn(x), list(reported)
+    compiled = ccompile.compile(fn)
+    for _ in range(6):
+        reported.clear()
+        assert compiled(x).equal(expected)
+        assert reported == once
+
+
 def test_a_lookup_that_changes_the_bases():
     """CPython's test_type_lookup_mro_reference: the key's __eq__ runs inside the lookup, and ends the recording."""
 
@@ -1012,6 +1102,8 @@ def test_a_lookup_that_changes_the_bases():
         made.append(type("Made", (First,), {Key(): 5}))
         return made[-1].found, made[-1].other, x + 1
 
+    # 3.14's specialised instruction may look the name up twice: eager, too, gives both results.
+    allowed = [("first", "second"), ("second", "second")][: 2 if sys.version_info >= (3, 14) else 1]
     compiled = ccompile.compile(f)
     for _ in range(4):
-        assert compiled(torch.ones(2))[:2] == ("first", "second")
+        assert compiled(torch.ones(2))[:2] in allowed

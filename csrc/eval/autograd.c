@@ -179,7 +179,7 @@ static PyObject *make_apply(void) {
     PyObject *function = cc_obj_of_module("torch.autograd", "Function");
     PyObject *base = function != NULL ? cc_obj_of_module("torch._C", "_FunctionBase") : NULL;
     PyObject *cls = base != NULL ? make_class(function) : NULL, *bound = NULL;
-    PyObject *apply = cls != NULL ? PyDict_GetItemString(((PyTypeObject *)base)->tp_dict, "apply") : NULL;
+    PyObject *apply = cls != NULL ? cc_obj_item(((PyTypeObject *)base)->tp_dict, "apply") : NULL;
     if (apply != NULL && Py_TYPE(apply)->tp_descr_get != NULL) bound = Py_TYPE(apply)->tp_descr_get(apply, NULL, cls);
     Py_XDECREF(cls);
     Py_XDECREF(base);

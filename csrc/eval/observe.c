@@ -119,7 +119,7 @@ int cc_observe_init(void) {
 
 static void read_profiler(void) {
     cc_observe_profiler_seen = *cc_observe_profiler;
-    const bool active = profiler != NULL && PyDict_GetItemString(profiler, "_is_profiler_enabled") == Py_True;
+    const bool active = profiler != NULL && cc_obj_item(profiler, "_is_profiler_enabled") == Py_True;
     if (active) cc_span_on |= CC_SPANS_PROFILER;
     else cc_span_on &= ~(unsigned)CC_SPANS_PROFILER;
     cc_observe_settle();

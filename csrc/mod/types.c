@@ -106,7 +106,7 @@ static int set_knobs(CcRoot *root, PyObject *options) {
     int n;
     const CcKnobInfo *info = cc_policy_knobs(&n);
     for (int i = 0; options != NULL && i < n; i++) {
-        PyObject *v = PyDict_GetItemString(options, info[i].name);
+        PyObject *v = cc_obj_item(options, info[i].name);
         if (v == NULL) continue;
         const long value = info[i].kind == CC_KNOB_BOOL ? PyObject_IsTrue(v) : PyLong_AsLong(v);
         if (value == -1 && PyErr_Occurred()) return -1;

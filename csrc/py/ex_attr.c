@@ -43,7 +43,7 @@ CcDo cc_ex_DELETE_GLOBAL(CcRun *r, const CcInsn *in) {
 }
 CcDo cc_ex_BUILD_CLASS(CcRun *r, const CcInsn *in) {
     (void)in;
-    PyObject *builder = PyDict_GetItemString(r->builtins, "__build_class__");
+    PyObject *builder = cc_obj_item(r->builtins, "__build_class__");
     if (!builder) return CC_DO_HAND;
     CcEvent ev = {.kind = CC_EV_BUILD_CLASS};
     CC_STEP(r, &ev, Py_NewRef(builder));
@@ -122,7 +122,7 @@ static PyObject *import_name(CcRun *r, PyObject *importer, PyObject *name, PyObj
 }
 
 CcDo cc_ex_IMPORT_NAME(CcRun *r, const CcInsn *in) {
-    PyObject *importer = PyDict_GetItemString(r->builtins, "__import__");
+    PyObject *importer = cc_obj_item(r->builtins, "__import__");
     if (!importer) return CC_DO_HAND;
     PyObject **ops = cc_peek(r, 2);
     CcEvent ev = {.kind = CC_EV_IMPORT, .in = ops, .n = 2, .name = cc_name(r, in->arg)};

@@ -19,7 +19,7 @@ static PyObject *first_step(PyObject *module, PyObject *name) {
 }
 
 static PyObject *follow(PyObject *modules, const char *module, const char *path) {
-    PyObject *o = PyDict_GetItemString(modules, module);
+    PyObject *o = cc_obj_item(modules, module);
     for (bool first = true; *path != '\0' && (first || o != NULL); first = false) {
         const size_t n = strcspn(path, ".");
         const bool call = path[n - 1] == ')';

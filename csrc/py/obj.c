@@ -41,6 +41,14 @@ void cc_obj_dict_set(PyObject *dict, PyObject *key, PyObject *value) {
     while (PyDict_SetItem(dict, key, value) < 0) (void)cc_obj_retry_alloc();
 }
 
+PyObject *cc_obj_item(PyObject *dict, const char *key) {
+    const bool raised = PyErr_Occurred() != NULL;
+    PyObject *name = cc_obj_intern(key), *found = PyDict_GetItemWithError(dict, name);
+    Py_DECREF(name);
+    if (found == NULL && !raised) cc_raised_clear();
+    return found;
+}
+
 PyObject *cc_obj_dict(PyObject *o) {
     PyObject **at = cc_frame_instance_dict(o);
     return at != NULL ? *at : NULL;

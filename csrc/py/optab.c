@@ -33,7 +33,7 @@ const char *cc_op_name(CcOp op) { return op < CC_INSN_COUNT ? insn_names[op] : "
 
 /* An opcode's number; -1: this interpreter does not have it. */
 static int number(PyObject *opmap, const char *name) {
-    PyObject *n = PyDict_GetItemString(opmap, name);
+    PyObject *n = cc_obj_item(opmap, name);
     long value = n ? PyLong_AsLong(n) : -1;
     return value >= 0 && value < 256 ? (int)value : -1;
 }

@@ -350,6 +350,9 @@ static inline bool cc_text_is(PyObject *s, const char *ascii) {
 }
 static inline int cc_obj_count(PyObject *tuple) { return tuple != NULL ? (int)PyTuple_GET_SIZE(tuple) : 0; }
 void cc_obj_dict_set(PyObject *dict, PyObject *key, PyObject *value); /* never fails */
+/* A dict's value for a string; NULL without an error: it has none. An exception that is set stays. Unlike
+ * PyDict_GetItemString, which hands an error to sys.unraisablehook (3.14): Python code in the middle of a recording. */
+CC_BORROW PyObject *cc_obj_item(PyObject *dict, const char *key);
 
 /* The instance dict, or NULL if it has none. Materialises inline values, because guards need the dict object. Never
  * sets an error. */

@@ -51,7 +51,7 @@ static const char templates[] =
 static PyObject *template_named(const char *name) {
     static PyObject *space;
     if (space == NULL && (space = cc_obj_run(templates)) == NULL) return NULL;
-    return PyDict_GetItemString(space, name);
+    return cc_obj_item(space, name);
 }
 
 PyObject *cc_backcall_template(CcRec *rec, const char *name, PyObject *args) {
@@ -303,7 +303,7 @@ static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item) {
 
 /* Numbers are summed by C code, which adds floats with its own algorithm. */
 static PyObject *plain_sum(PyObject *items, PyObject *start) {
-    PyObject *f = PyDict_GetItemString(PyEval_GetBuiltins(), "sum");
+    PyObject *f = cc_obj_item(PyEval_GetBuiltins(), "sum");
     return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
 }
 

@@ -14,8 +14,7 @@ int cc_attr_init(void) {
     PyObject *ns = cc_obj_run("class A:\n def __getattr__(self, n): pass\n def __setattr__(self, n, v): pass\n"
                               "class B:\n def __getattribute__(self, n): pass\n");
     if (ns == NULL) return -1;
-    const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A"),
-                       *b = (PyTypeObject *)PyDict_GetItemString(ns, "B");
+    const PyTypeObject *a = (PyTypeObject *)cc_obj_item(ns, "A"), *b = (PyTypeObject *)cc_obj_item(ns, "B");
     slot_getattr = a->tp_getattro;
     slot_setattr = a->tp_setattro;
     cc_class_dealloc = a->tp_dealloc;

@@ -358,7 +358,7 @@ static initproc slot_init;
 int cc_call_init(void) {
     PyObject *ns = cc_obj_run("class A:\n def __new__(cls): pass\n def __init__(self): pass\n");
     if (ns == NULL) return -1;
-    const PyTypeObject *a = (PyTypeObject *)PyDict_GetItemString(ns, "A");
+    const PyTypeObject *a = (PyTypeObject *)cc_obj_item(ns, "A");
     slot_new = a->tp_new;
     slot_init = a->tp_init;
     Py_DECREF(ns);

@@ -68,7 +68,7 @@ CcGo cc_name_closure(CcRec *rec, const CcEvent *ev) {
 static PyObject *absolute_name(const CcAct *act, const CcEvent *ev) {
     const long level = PyLong_Check(ev->in[0]) ? PyLong_AsLong(ev->in[0]) : -1;
     if (level == 0) return Py_NewRef(ev->name);
-    PyObject *package = level > 0 ? PyDict_GetItemString(act->func->func_globals, "__package__") : NULL;
+    PyObject *package = level > 0 ? cc_obj_item(act->func->func_globals, "__package__") : NULL;
     if (package == NULL || !PyUnicode_Check(package)) return NULL;
     Py_ssize_t end = PyUnicode_GET_LENGTH(package);
     for (long i = 1; i < level && end > 0; i++) end = PyUnicode_FindChar(package, '.', 0, end, -1);

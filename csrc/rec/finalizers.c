@@ -10,6 +10,12 @@ static bool catches_anywhere(const CcCode *code, PyObject *globals) {
     return false;
 }
 
+static bool has_close(PyObject *iterator) {
+    PyObject *close = PyObject_GetAttrString(iterator, "close");
+    Py_XDECREF(close);
+    return close != NULL;
+}
+
 typedef enum CcWhen { NOW, EVER } CcWhen;
 
 /* Whether close() runs user code: an `except`, `finally` or `with` around the point of suspension, or around that of
@@ -32,8 +38,7 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
     else if (code != NULL && globals != NULL && inner != NULL && unit >= 0 && unit < code->n_units &&
              code->by_unit[unit] >= 0) {
         runs = !cc_code_closes_quietly(code, code->by_unit[unit], globals);
-        if (!runs && inner != Py_None)
-            runs = PyGen_CheckExact(inner) ? close_runs_code(inner, when) : PyObject_HasAttrString(inner, "close");
+        if (!runs && inner != Py_None) runs = PyGen_CheckExact(inner) ? close_runs_code(inner, when) : has_close(inner);
     }
     cc_raised_clear();
     Py_XDECREF(frame);

@@ -43,7 +43,7 @@ static bool plain_builtin(PyObject *o) {
         "abs", "all", "any",   "bool",     "dict",  "enumerate", "float", "int",    "isinstance", "len",   "list",
         "max", "min", "range", "reversed", "round", "set",       "slice", "sorted", "sum",        "tuple", "zip"};
     for (int i = 0; i < CC_COUNT(names); i++)
-        if (PyDict_GetItemString(PyEval_GetBuiltins(), names[i]) == o) return true;
+        if (cc_obj_item(PyEval_GetBuiltins(), names[i]) == o) return true;
     return PyExceptionClass_Check(o) && !cc_python_class((PyTypeObject *)o);
 }
 
@@ -151,7 +151,7 @@ static bool globals_written(const CcRec *rec) {
         PyObject *o = rec->effect.at[e].n > 0 ? rec->effect.at[e].in[0] : NULL;
         if (o == NULL) continue;
         if (PyModule_Check(o) || PyFunction_Check(o)) return true;
-        if (PyDict_Check(o) && PyDict_GetItemString(o, "__builtins__") != NULL) return true; /* STORE_GLOBAL */
+        if (PyDict_Check(o) && cc_obj_item(o, "__builtins__") != NULL) return true; /* STORE_GLOBAL */
     }
     return false;
 }

@@ -76,7 +76,7 @@ CcPure cc_library_pure(PyFunctionObject *func) {
 static PyFunctionObject *behind_wrapper(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;
     const char *path = path_of(co);
-    PyObject *wrapped = func->func_dict != NULL ? PyDict_GetItemString(func->func_dict, "__wrapped__") : NULL;
+    PyObject *wrapped = func->func_dict != NULL ? cc_obj_item(func->func_dict, "__wrapped__") : NULL;
     const bool hides = path != NULL && wrapped != NULL && PyFunction_Check(wrapped);
     return hides && listed(WHOLE, co, path, strlen(path)) ? (PyFunctionObject *)wrapped : func;
 }

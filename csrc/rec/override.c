@@ -12,7 +12,7 @@ static bool find_factories(void) {
     PyObject *ns = cc_obj_run("from torch.utils._device import _device_constructors\n"
                               "names = frozenset(f.__name__ for f in _device_constructors())\n");
     if (ns == NULL) cc_raised_clear();
-    else factories = Py_XNewRef(PyDict_GetItemString(ns, "names"));
+    else factories = Py_XNewRef(cc_obj_item(ns, "names"));
     Py_XDECREF(ns);
     return factories != NULL;
 }

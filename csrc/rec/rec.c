@@ -145,7 +145,7 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
 }
 
 const char *cc_rec_module(PyObject *globals) {
-    PyObject *name = PyDict_GetItemString(globals, "__name__"), *type, *value, *traceback;
+    PyObject *name = cc_obj_item(globals, "__name__"), *type, *value, *traceback;
     if (name == NULL || !PyUnicode_Check(name)) return NULL;
     PyErr_Fetch(&type, &value, &traceback);
     const char *text = PyUnicode_AsUTF8(name);
@@ -164,7 +164,7 @@ const char *cc_rec_library(const CcAct *act) {
 }
 
 bool cc_rec_in_module(const CcAct *act, const char *name) {
-    PyObject *module = PyDict_GetItemString(act->func->func_globals, "__name__");
+    PyObject *module = cc_obj_item(act->func->func_globals, "__name__");
     return module != NULL && PyUnicode_Check(module) && cc_text_is(module, name);
 }
 
@@ -183,11 +183,12 @@ bool cc_rec_calls(const CcEvent *ev, const CcAct *act) {
 }
 
 CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
-    const CcGo uncalled = cc_uncalled_enter(rec, act);
+    bool ends_object = false;
+    const CcGo uncalled = cc_uncalled_enter(rec, act, &ends_object);
     if (uncalled != CC_OK) return uncalled;
     const bool is_root = rec->await_root;
     rec->puts++; /* called by C code, or not recorded */
-    CcRecFrame f = {.act = act, .touched = true, .first_fresh = rec->prov.n};
+    CcRecFrame f = {.act = act, .touched = true, .ends_object = ends_object, .first_fresh = rec->prov.n};
     if (is_root) {
         if (act->func != rec->root) return CC_PASS;
         rec->await_root = false;
@@ -218,6 +219,10 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return;
     const int at = (int)(f - rec->frame.at), first = f->first_fresh;
+    if (at > 0 && f->ends_object && cc_uncalled_reports(act, how)) {
+        (void)cc_rec_poison(rec, rec->frame.at[at - 1].act, CC_R_UNRAISABLE, NULL);
+        return;
+    }
     if (at > 0 && value != NULL && !f->transparent && rec->frame.at[at - 1].act->event != NULL &&
         cc_given_back(rec, rec->frame.at[at - 1].act, act, value) != CC_OK)
         return;

@@ -41,6 +41,7 @@ typedef struct CcRecFrame {
     bool transparent;
     bool kept; /* at this level since the trace began */
     bool touched;
+    bool ends_object;            /* a finaliser, or a callback of a weak reference */
     int first_fresh;             /* provenance entries when it entered: later ones are swept when it leaves */
     int call_nodes, call_stores; /* graph nodes and CcRec.stores before the current event */
     Py_ssize_t call_size;        /* ... and the size of the list that the event extends */
@@ -441,7 +442,9 @@ bool cc_finalizers_unbuildable(CcRec *rec, CcMap *memo);
 
 /* ---- uncalled.c ---- */
 /* A frame has been entered. CC_PASS_ALL: recorded code has not called it; CC_GIVE_UP: that can't be decided. */
-CcGo cc_uncalled_enter(CcRec *rec, CcAct *act);
+CcGo cc_uncalled_enter(CcRec *rec, CcAct *act, bool *ends_object); /* ends_object: it is an end that is recorded */
+/* Whether CPython hands what the end of an object raises to sys.unraisablehook. */
+bool cc_uncalled_reports(const CcAct *act, int how);
 
 /* ---- idle.c: variables that are no longer read ---- */
 void cc_idle_begin(CcRec *rec);

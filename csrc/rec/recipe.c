@@ -405,7 +405,7 @@ static int build_collection(Builder *b, PyObject *o) {
 static int build_bound_builtin(Builder *b, PyObject *o) {
     PyObject *self = PyCFunction_GET_SELF(o);
     PyObject *name = PyUnicode_FromString(((PyCFunctionObject *)o)->m_ml->ml_name);
-    PyObject *getattr_fn = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
+    PyObject *getattr_fn = cc_obj_item(PyEval_GetBuiltins(), "getattr");
     if (name == NULL || getattr_fn == NULL) return fail(b, o);
     cc_vec_push(&b->rec->keep, name);
     PyObject *const kids[] = {self, name};

@@ -42,7 +42,7 @@ static void add_marks(Marks *m, PyObject *marks) {
 
 /* torch._dynamo.mark_dynamic and mark_static store sets of dims. */
 static unsigned dims_of_set(PyObject *dict, const char *name) {
-    PyObject *set = PyDict_GetItemString(dict, name);
+    PyObject *set = cc_obj_item(dict, name);
     unsigned dims = 0;
     for (int d = 0; set != NULL && PyAnySet_Check(set) && d < CC_MAX_DIMS; d++) {
         PyObject *o = PyLong_FromLong(d);
@@ -76,7 +76,7 @@ static Marks marks_of(CcRec *rec, int guard, PyObject *tensor) {
     }
     PyObject *dict = cc_obj_dict(tensor);
     if (dict == NULL || PyDict_GET_SIZE(dict) == 0) return m;
-    add_marks(&m, PyDict_GetItemString(dict, "_ccompile_dims"));
+    add_marks(&m, cc_obj_item(dict, "_ccompile_dims"));
     m.dynamic |= dims_of_set(dict, "_dynamo_dynamic_indices") | dims_of_set(dict, "_dynamo_weak_dynamic_indices");
     m.fixed |= dims_of_set(dict, "_dynamo_static_indices");
     return m;

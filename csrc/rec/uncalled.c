@@ -57,13 +57,17 @@ static PyObject *ends(const CcAct *act) {
     return ref != NULL && PyWeakref_Check(ref) && cc_weak_target(ref) == NULL ? ref : NULL;
 }
 
+static bool in_warnings(const CcAct *act) {
+    return cc_rec_in_module(act, "warnings") || cc_rec_in_module(act, "_py_warnings"); /* its code since 3.14 */
+}
+
 /* CPython warns of a coroutine that nobody awaited when it dies (_PyGen_Finalize). */
 static bool warns_of_coroutine(const CcAct *act) {
-    return act->started && act->co->co_argcount > 0 && cc_rec_in_module(act, "warnings") &&
+    return act->started && act->co->co_argcount > 0 && in_warnings(act) &&
            cc_text_is(act->co->co_name, "_warn_unawaited_coroutine");
 }
 
-CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
+CcGo cc_uncalled_enter(CcRec *rec, CcAct *act, bool *ends_object) {
     const CcAct *caller = act->prev;
     const CcEvent *ev = caller != NULL ? caller->event : NULL;
     if (cc_rec_calls(ev, act)) return CC_OK;
@@ -77,14 +81,22 @@ CcGo cc_uncalled_enter(CcRec *rec, CcAct *act) {
     if (ending != NULL && PyWeakref_Check(ending) && cc_value_origin(rec, ending) == CC_O_SOURCE)
         /* a callback, or map() passes the reference on, whose call will be a break */
         return cc_rec_poison(rec, act, CC_R_WEAK, NULL);
-    if (ending != NULL) return cc_finalizers_ends(rec, ending) ? CC_OK : CC_PASS_ALL;
+    if (ending != NULL) {
+        *ends_object = cc_finalizers_ends(rec, ending);
+        return *ends_object ? CC_OK : CC_PASS_ALL;
+    }
     if (act->started && !act->generator) {
         const bool by_c = ev != NULL && ev->n > 0 && cc_call_function(ev->in[0]) == NULL;
-        if (collector_calls(act) || (by_c && cc_rec_in_module(act, "warnings")) || words_error(act, ev) ||
+        if (collector_calls(act) || (by_c && in_warnings(act)) || words_error(act, ev) ||
             (rec->frame.n > 0 && caller == cc_vec_last(&rec->frame).act && ev == NULL))
             return CC_PASS_ALL;
     }
     if (rec->frame.n == 0 || !cc_act_collecting(act)) return CC_OK;
     cc_site_why(rec, act, CC_R_FINALISED, NULL); /* no instruction is at fault */
     return cc_rec_give_up(rec);
+}
+
+bool cc_uncalled_reports(const CcAct *act, int how) {
+    return how == CC_LEAVE_RAISE && !(act->generator && (PyErr_ExceptionMatches(PyExc_GeneratorExit) ||
+                                                         PyErr_ExceptionMatches(PyExc_StopIteration)));
 }

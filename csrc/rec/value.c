@@ -107,7 +107,7 @@ PyObject *cc_value_held(PyObject *o) {
 
 bool cc_value_structseq(PyObject *o) {
     if (!PyTuple_Check(o) || PyTuple_CheckExact(o)) return false;
-    return PyDict_GetItemString(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
+    return cc_obj_item(cc_type_dict(Py_TYPE(o)), "n_sequence_fields") != NULL;
 }
 
 static struct CcFound *found(CcRec *rec, const PyObject *o) {

@@ -22,7 +22,7 @@ static int64_t stack_length(void) {
 static bool find_class(void) {
     if (D.function != NULL) return true;
     PyObject *modules = PyImport_GetModuleDict();
-    PyObject *module = modules != NULL ? PyDict_GetItemString(modules, "torch.utils._device") : NULL;
+    PyObject *module = modules != NULL ? cc_obj_item(modules, "torch.utils._device") : NULL;
     if (module == NULL) return false;
     D.type = PyObject_GetAttrString(module, "DeviceContext");
     if (D.type != NULL && PyType_Check(D.type))

@@ -63,7 +63,7 @@ int cc_look_init(void) {
         intercept(((PyCFunctionObject *)clear)->m_ml, count_clear, &original_clear);
     Py_XDECREF(clear);
     for (int i = 0; i < CC_COUNT(readers); i++) {
-        PyObject *d = PyDict_GetItemString(cc_type_dict(cc_tens_base_type()), readers[i].name);
+        PyObject *d = cc_obj_item(cc_type_dict(cc_tens_base_type()), readers[i].name);
         if (d == NULL || !Py_IS_TYPE(d, &PyMethodDescr_Type)) continue; /* this torch lacks the method */
         intercept(((PyMethodDescrObject *)d)->d_method, readers[i].with, readers[i].original);
     }

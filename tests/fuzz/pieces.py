@@ -523,7 +523,7 @@ r.append(next(of_table, None)); r.append(next(coming, None)); r.append(next(pair
 for t in ticks: r.append(t); break
 for t in coming: brk(); r.append(t); break
 r.append(list(itertools.islice(coming, 2))); r.append(operator.length_hint(ticks))
-r.append(bn(x.view(1, -1).expand(2, -1))); r.append(bn.running_mean); r.append(bn.num_batches_tracked)
+r.append(bn(x.view(1, -1) * torch.tensor([[1.0], [3.0]]))); r.append(bn.running_mean); r.append(bn.num_batches_tracked)
 r.append(drop(x)); r.append(F.dropout(x, 0.5, net.training)); r.append(torch.rand(2)); r.append(random.random())
 r.append(emb(ids)); r.append(emb.weight[0] * x)
 r.append(Made2(3)); r.append(Made2.dynamic); r.append(1 in Made2); r.append(hasattr(Made2, 'zz'))
