@@ -54,6 +54,14 @@ PyObject *cc_obj_dict(PyObject *o) {
     return at != NULL ? *at : NULL;
 }
 
+/* 3.13's PyObject_GenericSetDict leaves the inline values valid: attributes set later would not be in the new dict. */
+int cc_obj_set_dict(PyObject *o, PyObject *dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+    if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_MANAGED_DICT) return _PyObject_SetManagedDict(o, dict);
+#endif
+    return PyObject_GenericSetDict(o, dict, NULL);
+}
+
 bool cc_obj_may_have_dict(PyObject *o) { return !PyType_Check(o) && cc_frame_instance_dict(o) != NULL; }
 
 PyObject *const *cc_obj_dict_at(PyObject *o) {

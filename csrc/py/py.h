@@ -357,6 +357,7 @@ CC_BORROW PyObject *cc_obj_item(PyObject *dict, const char *key);
 /* The instance dict, or NULL if it has none. Materialises inline values, because guards need the dict object. Never
  * sets an error. */
 CC_BORROW PyObject *cc_obj_dict(PyObject *o);
+int cc_obj_set_dict(PyObject *o, PyObject *dict); /* `dict` becomes its instance dict; -1: error set */
 /* Where a function keeps the function that makes its annotations; NULL: this interpreter has none (before 3.14). */
 PyObject **cc_obj_annotate(PyObject *func);
 /* a range's start, stop and step, owned by it */

@@ -84,7 +84,7 @@ static int fill_dict(const CcMaker *m, const CcRecipe *r, PyObject *o) {
     PyObject *dict = r->id == CC_OWN_DICT ? cc_maker_make(m, m->recipes->kid.at[r->kid0 + r->aux])
                                           : PyObject_GenericGetDict(o, NULL);
     const int status = dict == NULL           ? -1
-                       : r->id == CC_OWN_DICT ? PyObject_GenericSetDict(o, dict, NULL)
+                       : r->id == CC_OWN_DICT ? cc_obj_set_dict(o, dict)
                                               : fill_pairs(m, r, r->aux, r->aux + r->id, dict, PyDict_SetItem);
     Py_XDECREF(dict);
     return status;
