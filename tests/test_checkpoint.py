@@ -3,6 +3,7 @@ function does more; what eager gives in every case, and as little memory."""
 
 import contextlib
 import functools
+import types
 import warnings
 
 import ccompile
@@ -366,6 +367,95 @@ def test_reason(tmp_path):
     model = made("variable_of_the_loop")
     text = str(ccompile.explain(model)(torch.randn(2, 3, 8, requires_grad=True)))
     assert "a variable that the function reads changes later" in text
+
+
+def counts_in_a_list(x):
+    seen = [0]
+
+    def fn(x):
+        seen[0] += 1
+        return x.sin().cos()
+
+    return checkpoint(fn, x, use_reentrant=False), seen
+
+
+def counts_in_a_variable(x):
+    n = 0
+
+    def fn(x):
+        nonlocal n
+        n += 1
+        return x.sin().cos()
+
+    return checkpoint(fn, x, use_reentrant=False), lambda: n
+
+
+def logs(x):
+    seen = []
+
+    def fn(x):
+        seen.append("called")
+        return x.sin().cos()
+
+    return checkpoint(fn, x, use_reentrant=False), seen
+
+
+def takes_from_an_iterator(x):
+    numbers = iter(range(5))
+
+    def fn(x):
+        return x.sin().cos() * next(numbers)
+
+    return checkpoint(fn, x, use_reentrant=False), numbers
+
+
+def sets_an_attribute(x):
+    o = types.SimpleNamespace(n=0)
+
+    def fn(x):
+        o.n += 1
+        return x.sin().cos()
+
+    return checkpoint(fn, x, use_reentrant=False), o
+
+
+def keeps_a_list_inside(x):
+    def fn(x):
+        parts = []
+        for i in range(3):
+            parts.append((x * i).sin())
+        return torch.stack(parts).sum(0)
+
+    return checkpoint(fn, x, use_reentrant=False), 0
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [counts_in_a_list, counts_in_a_variable, logs, takes_from_an_iterator, sets_an_attribute, keeps_a_list_inside],
+)
+def test_objects_made_in_the_call_are_written_again_by_the_backward(fn):
+    """torch calls the function again in the backward."""
+
+    def after(call, x):
+        x.grad = None
+        y, kept = call(x)
+        try:
+            y.sum().backward()
+        except torch.utils.checkpoint.CheckpointError as e:
+            return type(e)
+        kept = kept() if callable(kept) else kept
+        kept = list(kept) if isinstance(kept, type(iter(range(1)))) else kept
+        return kept, y.detach().clone(), x.grad.clone()
+
+    x = torch.linspace(0.1, 1, 4, requires_grad=True)
+    expected = after(fn, x)
+    compiled = ccompile.compile(fn)
+    for _ in range(5):
+        found = after(compiled, x)
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1:], expected[1:])
+    if fn is keeps_a_list_inside:
+        assert ccompile.explain(fn)(x).graph_break_count == 0
 
 
 def test_hooks_of_the_user_see_what_is_saved():

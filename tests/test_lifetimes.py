@@ -1079,6 +1079,38 @@ def test_what_an_end_raises_is_reported(fn, monkeypatch):
         assert reported == once
 
 
+def addresses_in_a_row(x):
+    first = torch.ones_like(x)
+    brk()
+    a = id(first)
+    second = torch.ones_like(x)
+    return a == id(second), second
+
+
+def addresses_of_data(x):
+    first = x + 1
+    brk()
+    a = first.data_ptr()
+    second = x + 2
+    return a == second.data_ptr(), second
+
+
+def addresses_of_objects(x):
+    first = Plain()
+    brk()
+    a = id(first)
+    second = Plain()
+    return a == id(second), x + 1
+
+
+@pytest.mark.parametrize("fn", [addresses_in_a_row, addresses_of_data, addresses_of_objects])
+def test_an_address_belongs_to_one_object_at_a_time(fn):
+    """A variable that nothing reads any more still keeps its object alive."""
+    compiled = ccompile.compile(fn)
+    for _ in range(12):
+        assert compiled(torch.ones(3))[0] is False
+
+
 def test_a_lookup_that_changes_the_bases():
     """CPython's test_type_lookup_mro_reference: the key's __eq__ runs inside the lookup, and ends the recording."""
 

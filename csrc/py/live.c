@@ -2,10 +2,11 @@
  * always live, and so is every local of a function that may inspect its own frame. */
 #include "py_int.h"
 
-/* A function that uses a name of the first list may read its own locals through the frame, by itself or in a callee;
- * one that uses a name of the second list may read other frames' locals, too. */
-static const char *const frame_readers[] = {"locals", "vars",       "dir",       "eval",
-                                            "exec",   "breakpoint", "set_trace", "stack"};
+/* A function that uses a name of the first list may read its own locals through the frame, by itself or in a callee, or
+ * an address, which belongs to one object only as long as that object lives: `id(a) == id(make())`. One that uses a name of
+ * the second list may read other frames' locals, too. */
+static const char *const frame_readers[] = {"locals",     "vars",      "dir",   "eval", "exec",
+                                            "breakpoint", "set_trace", "stack", "id",   "data_ptr"};
 static const char *const frame_inspectors[] = {"_getframe", "currentframe", "f_locals", "f_back", "tb_frame"};
 
 static bool uses_name(PyCodeObject *co, const char *name) {

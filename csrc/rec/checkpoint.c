@@ -107,6 +107,12 @@ static bool is_made_since(const CcGraph *g, int value, int first) {
     return false;
 }
 
+void cc_checkpoint_stored(CcRec *rec, PyObject *to) {
+    if (rec->checkpoint == 0 || cc_tens_is(to) || cc_value_const(to)) return; /* nodes tell of tensors */
+    const CcProv *p = cc_value_find(rec, to);
+    if (p == NULL || p - rec->prov.at < rec->before_checkpoint) rec->wrote_outside = true;
+}
+
 static int effects(const CcRec *rec) { return rec->trace->effect.n + rec->effect.n; }
 
 /* Whether running the nodes from `first` on again would change nothing but torch's ambient state, which they restore. */
@@ -119,7 +125,7 @@ static bool only_computes(const CcRec *rec, int first, int n_effects) {
         if (n->flags & CC_N_WRITES && !is_made_since(g, cc_graph_source(g, n), first)) return false;
         if (a->kernel == CC_KERNEL_PYTHON) return false;
     }
-    return effects(rec) == n_effects;
+    return effects(rec) == n_effects && !rec->wrote_outside;
 }
 
 /* Notes the variables of the code around the function. */
@@ -152,7 +158,11 @@ static CcGo call_with_gradients(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *c
     const CcTrace *trace = rec->trace;
     const int outer = rec->checkpoint, first = trace->graph->node.n, n_effects = effects(rec);
     if (outer == 0 && cc_state_hooks(rec)) return CC_OK; /* they see what is saved inside */
-    if (outer == 0) rec->checkpoint = ++rec->n_checkpoint;
+    if (outer == 0) {
+        rec->checkpoint = ++rec->n_checkpoint;
+        rec->before_checkpoint = rec->prov.n;
+        rec->wrote_outside = false;
+    }
     ev->result = perform(act, checkpoint, through, in, positional, kwnames);
     if (rec->trace != trace) return CC_DONE; /* the recording was given up inside */
     rec->checkpoint = outer;

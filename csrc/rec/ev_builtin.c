@@ -306,13 +306,18 @@ static CcGo descr_get_after(const CcBuiltin *b) {
     return cc_attr_after(b->rec, b->act, b->c->in[1], read_by(b->c), b->result);
 }
 
+static void stored(const CcBuiltin *b) {
+    b->rec->stores++;
+    if (b->c->n > 0) cc_checkpoint_stored(b->rec, b->c->in[0]);
+}
+
 static CcGo setattr_after(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     CcGo go = CC_OK;
     if (b->result != NULL)
         go = (has(b, CC_TRAIT_GENERIC) ? cc_attr_generic_store : cc_attr_store)(b->rec, b->act, in[0], in[1],
                                                                                 argument(b, 2));
-    b->rec->stores++;
+    stored(b);
     return go;
 }
 
@@ -349,7 +354,7 @@ static CcGo read_after(const CcBuiltin *b) {
 }
 
 static CcGo init_after(const CcBuiltin *b) {
-    b->rec->stores++;
+    stored(b);
     return CC_OK;
 }
 
@@ -365,7 +370,7 @@ static CcGo ctx_set_after(const CcBuiltin *b) {
         const CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
         go = cc_node_effect(b->rec, b->act, &spec, b->result);
     }
-    b->rec->stores++;
+    stored(b);
     return go;
 }
 
@@ -460,7 +465,7 @@ static CcGo write_after(const CcBuiltin *b) {
     else if (source >= 0 && (takes || has(b, CC_TRAIT_ORDERS))) /* it may have written something before it raised */
         go = cc_rec_poison(b->rec, b->act, CC_R_OUTSIDE_ITER, b->callee->name);
     else if (b->result != NULL && takes && b->c->n > 1) cc_value_pairs(b->rec, b->c->in[0], b->c->in[1]);
-    b->rec->stores++;
+    stored(b);
     return go;
 }
 

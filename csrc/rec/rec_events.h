@@ -116,6 +116,8 @@ CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *
  * torch. */
 CcGo cc_checkpoint_call(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *checkpoint, PyObject *const *in, int positional,
                         PyObject *kwnames);
+/* The trace has written to the object, or advanced it. */
+void cc_checkpoint_stored(CcRec *rec, PyObject *to);
 /* Whether a variable that a checkpointed function reads has another content now; marks the site. */
 bool cc_checkpoint_outdated(CcRec *rec, const CcAct *act);
 /* Performs a call of torch._disable_dynamo's wrapper as a call of the function that it wraps. */

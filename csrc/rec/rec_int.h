@@ -140,6 +140,8 @@ struct CcRec {
     CC_VEC(PyObject *) spent; /* strong: alive until the region ends (escape.c) */
     int checkpoint,
         n_checkpoint; /* the outermost torch.utils.checkpoint that is being performed (0: none), and their number */
+    int before_checkpoint; /* provenance entries when it began */
+    bool wrote_outside;    /* it has written to an object of the trace that existed before it */
     CC_VEC(struct CcClosed {
         /* borrowed from `keep`: a variable that a checkpointed function takes from the code around it, its content then,
          * and the instruction that must break if that changes */
