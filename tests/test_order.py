@@ -39,6 +39,12 @@ def scale_(x: torch.Tensor) -> None:
     x.mul_(CONTEXT["scale"])
 
 
+@torch.library.custom_op("ccompile_order::tallied", mutates_args=())
+def tallied(x: torch.Tensor, name: str) -> torch.Tensor:
+    LOG.append(name)
+    return x.clone()
+
+
 @torch.library.custom_op("ccompile_order::picky", mutates_args=())
 def picky(x: torch.Tensor) -> torch.Tensor:
     if STATE.n % 2:
@@ -910,3 +916,52 @@ def test_each_thread_has_its_own_identity():
     for t in threads:
         t.join()
     assert not bad and sorted(map(len, kept.values())) == [4] * 4
+
+
+# ---- ops whose results nobody reads ----------------------------------------------------------------------------------
+def unread(x):
+    tallied(x, "a")
+    return x + 1
+
+
+def unread_twice(x):
+    y = tallied(x, "b") + 1
+    tallied(x, "a")
+    tallied(x, "a")
+    tallied(y * 2, "c")
+    return x * 2
+
+
+def unread_beside_others(x):
+    y = (x * 2).sin()
+    tallied(y, "a")
+    z = tallied(x, "b").cos() + y
+    tallied(z, "c")
+    return z
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("fn", [unread, unread_twice, unread_beside_others])
+def test_kernels_in_python_run_although_their_results_are_not_read(fn, grad):
+    x = torch.ones(3, requires_grad=grad)
+    LOG.clear()
+    expected, order = fn(x), list(LOG)
+    compiled = ccompile.compile(fn)
+    for _ in range(5):
+        LOG.clear()
+        assert compiled(x).allclose(expected)
+        assert LOG == order
+
+
+def test_ranges_of_the_profiler_by_their_ops():
+    def fn(x):
+        handle = torch.ops.profiler._record_function_enter("by its op", None)
+        y = x * 2 + 4
+        torch.ops.profiler._record_function_exit(handle)
+        return y
+
+    compiled = ccompile.compile(fn)
+    for _ in range(5):
+        with torch.autograd.profiler.profile(use_kineto=False) as profile:
+            compiled(X)
+        assert [e.name for e in profile.function_events].count("by its op") == 1

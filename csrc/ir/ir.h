@@ -240,6 +240,9 @@ typedef struct CcNode {
     uint8_t repeatable;
     /* only inside the pipeline: torch's own op does not bump the `_version` of what it writes (running statistics) */
     uint8_t uncounted;
+    /* a torch.library op whose kernel is Python code that may do more than compute its results: never removed, and in order
+     * with nodes that are random */
+    uint8_t kept;
     /* only inside the pipeline: the operands differ from the recorded ones, so the host can't replay the node */
     uint8_t rewritten;
 } CcNode;

@@ -256,6 +256,7 @@ CcKernel cc_kernel_of(CcRec *rec, const char *name) {
     snprintf(prefix, sizeof prefix, "%.*s/%s", (int)((colons != NULL ? colons : dot) - name), name, rest);
     if (strncmp(prefix, "prims/", 6) == 0)
         return CC_KERNEL_C; /* torch's reference implementations, which read no state */
+    if (strncmp(prefix, "profiler/", 9) == 0) return CC_KERNEL_PYTHON; /* C++, but they write the profiler's state */
     const size_t n = strcspn(prefix, ".");
     bool other;
     if (!registered(prefix, n, &other)) return CC_KERNEL_C;

@@ -504,6 +504,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     }
     cc_vec_free(&operands);
     g->node.at[node].repeatable = undo != CC_UNDO_NOT;
+    g->node.at[node].kept = spec->kernel == CC_KERNEL_PYTHON;
     g->node.at[node].checkpoint = rec->checkpoint;
     if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) {
         rec->trace->impure = true;
