@@ -55,9 +55,12 @@ static void set_always(const CcCode *code, uint64_t *always) {
     if (code->n_locals && uses_name(code->co, "super")) set_bit(always, 0);
 }
 
-/* Turns liveness behind an instruction into liveness before it. */
-static void transfer(const CcInsn *in, uint64_t *bits) {
+/* Turns liveness behind an instruction into liveness before it. CPython runs the frame on from a HAND: its code may read
+ * anything. */
+static void transfer(const CcInsn *in, uint64_t *bits, int words) {
     switch (in->op) {
+    case CC_INSN_HAND:
+    case CC_INSN_HAND_STOP: memset(bits, 0xff, sizeof *bits * (size_t)words); break;
     case CC_INSN_STORE_FAST: clear_bit(bits, in->arg); break;
     case CC_INSN_STORE_FAST_2:
         clear_bit(bits, in->arg);
@@ -92,7 +95,7 @@ static bool backward_pass(CcCodeFull *full, const uint64_t *always, uint64_t *bi
         const CcHandler *handler = cc_extable_find(code, pc);
         const uint64_t *caught = handler ? code->live + (size_t)handler->target * (size_t)words : NULL;
         for (int w = 0; w < words; w++) bits[w] = (next ? next[w] : 0) | (jump ? jump[w] : 0);
-        transfer(in, bits);
+        transfer(in, bits, words);
         for (int w = 0; w < words; w++) {
             uint64_t now = bits[w] | (caught ? caught[w] : 0) | always[w];
             changed |= now != live[w];
