@@ -1,5 +1,6 @@
 """Calls of C and library code that models make: recorded without a break, and still right after something changes."""
 
+import collections
 import copy
 import functools
 import importlib
@@ -367,3 +368,87 @@ def caught(x):
     )
     for name in ("raises", "unbound", "refused", "caught"):
         same(space[name], torch.ones(2, 3), raises=True, hit=False)
+
+
+# ---- a method of a builtin base, held across a break -----------------------------------------------------------------
+class Shouts(list):
+    def append(self, v):
+        method = super().append
+        torch._dynamo.graph_break()
+        method(v)
+        torch._dynamo.graph_break()
+        super().append(v + 1)
+
+    def index(self, v):
+        method = super().index
+        torch._dynamo.graph_break()
+        return method(v) * 100
+
+
+class Wraps(dict):
+    def get(self, key):
+        method = super().get
+        torch._dynamo.graph_break()
+        return "wrapped", method(key)
+
+    def update(self, *args, **more):
+        method = super().update
+        torch._dynamo.graph_break()
+        method(*args)
+        method(**more)
+
+    @classmethod
+    def fromkeys(cls, keys):
+        method = super().fromkeys
+        torch._dynamo.graph_break()
+        return method(keys, 7)
+
+
+class Orders(collections.OrderedDict):
+    def move_to_end(self, key):
+        method = super().move_to_end
+        torch._dynamo.graph_break()
+        method(key)
+        self.moved = key
+
+
+def of_a_list(x):
+    held = Shouts()
+    held.append(1)
+    return list(held), held.index(2), x + 1
+
+
+def of_a_dict(x):
+    held = Wraps(a=1)
+    held.update({"b": 2}, c=3)
+    return dict(held), held.get("a"), Wraps.fromkeys("xy"), x + 1
+
+
+def of_an_ordered_dict(x):
+    held = Orders(a=1, b=2)
+    held.move_to_end("a")
+    return list(held), held.moved, x + 1
+
+
+def of_a_storage(x):
+    """TypedStorage.__sizeof__ calls object's by super()."""
+    return [torch.ones(n).storage().__sizeof__() for n in (0, 10, 100)], x + 1
+
+
+def of_plain_objects(x):
+    held, table = [3, 1], {}
+    append, sort, setdefault = held.append, held.sort, table.setdefault
+    torch._dynamo.graph_break()
+    append(2)
+    sort()
+    setdefault("a", []).append(1)
+    return held, table, x + 1
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+@pytest.mark.parametrize("fn", [of_a_list, of_a_dict, of_an_ordered_dict, of_a_storage, of_plain_objects])
+def test_bound_methods_of_builtins(fn):
+    expected = fn(torch.ones(2))
+    compiled = ccompile.compile(fn)
+    for _ in range(5):
+        assert str(compiled(torch.ones(2))) == str(expected)

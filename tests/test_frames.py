@@ -189,6 +189,19 @@ def test_liveness_of_cells_and_frame_readers():
     assert all({0, 1} <= set(row) for row in F.live(reader.__code__))
 
 
+def test_liveness_where_addresses_are_read():
+    """Of these, only the last one's first argument is no longer read at its end."""
+    readers = (
+        lambda a, b: id(a) == id(b),
+        lambda a, b: a.data_ptr() == b.data_ptr(),
+        lambda a, b: a.grad_fn._raw_saved_self.register_hooks(b, b),
+        lambda a, b: a._cdata + b._cdata,
+    )
+    for reader in readers:
+        assert all({0, 1} <= set(row) for row in F.live(reader.__code__)), reader.__code__.co_names
+    assert 0 not in F.live((lambda a, b: a.idle() == b.data()).__code__)[-1]
+
+
 def test_what_is_read_is_live():
     for code in code_objects():
         live = F.live(code)

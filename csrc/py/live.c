@@ -3,15 +3,19 @@
 #include "py_int.h"
 
 /* A function that uses a name of the first list may read its own locals through the frame, by itself or in a callee, or
- * an address, which belongs to one object only as long as that object lives: `id(a) == id(make())`. One that uses a name of
- * the second list may read other frames' locals, too. */
-static const char *const frame_readers[] = {"locals",     "vars",      "dir",   "eval", "exec",
-                                            "breakpoint", "set_trace", "stack", "id",   "data_ptr"};
+ * an address, which belongs to one object only as long as that object lives: `id(a) == id(make())`. (An attribute
+ * `_raw_saved_self` of a grad_fn points into a node that only the result keeps alive.) One that uses a name of the second
+ * list may read other frames' locals, too. */
+static const char *const frame_readers[] = {"locals",    "vars",  "dir", "eval",     "exec",   "breakpoint",
+                                            "set_trace", "stack", "id",  "data_ptr", "_cdata", "_raw_saved_*"};
 static const char *const frame_inspectors[] = {"_getframe", "currentframe", "f_locals", "f_back", "tb_frame"};
 
+/* `name` may end with "*". */
 static bool uses_name(PyCodeObject *co, const char *name) {
+    const size_t n = strcspn(name, "*");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++) {
-        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_names, i), name) == 0) return true;
+        PyObject *used = PyTuple_GET_ITEM(co->co_names, i);
+        if (name[n] == '\0' ? cc_text_is(used, name) : cc_text_starts(used, name, n)) return true;
     }
     return false;
 }

@@ -348,6 +348,10 @@ CC_NEW PyObject *cc_obj_intern(const char *text); /* interned; never NULL */
 static inline bool cc_text_is(PyObject *s, const char *ascii) {
     return PyUnicode_GET_LENGTH(s) == (Py_ssize_t)strlen(ascii) && PyUnicode_CompareWithASCIIString(s, ascii) == 0;
 }
+static inline bool cc_text_starts(PyObject *s, const char *ascii, size_t n) {
+    return PyUnicode_IS_COMPACT_ASCII(s) && (size_t)PyUnicode_GET_LENGTH(s) >= n &&
+           memcmp(PyUnicode_1BYTE_DATA(s), ascii, n) == 0;
+}
 static inline int cc_obj_count(PyObject *tuple) { return tuple != NULL ? (int)PyTuple_GET_SIZE(tuple) : 0; }
 void cc_obj_dict_set(PyObject *dict, PyObject *key, PyObject *value); /* never fails */
 /* A dict's value for a string; NULL without an error: it has none. An exception that is set stays. Unlike

@@ -110,6 +110,10 @@ def child(name, how, dynamo, calls, passed_over, path):
         import stand_in
 
         stand_in.put(stand_in.compiled if how == "inner" else stand_in.itself)
+    if not name.startswith("test."):  # PyTorch's refuse to be loaded by another script
+        import torch.testing._internal.common_utils as common
+
+        common.check_test_defined_in_running_script = lambda test: None
     compiled = {}
 
     def compile_method(case):
