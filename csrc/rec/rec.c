@@ -213,7 +213,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
     return CC_OK;
 }
 
-static void finish(CcRec *rec, CcEnd end);
+static void finish(CcRec *rec, CcAct *act, CcEnd end);
 
 void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     CcRecFrame *f = cc_rec_frame(rec, act);
@@ -270,7 +270,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         abort_recording(rec);
         return;
     }
-    finish(rec, CC_END_RETURN);
+    finish(rec, act, CC_END_RETURN);
 }
 
 /* ------------------------------------------------------------------ ends */
@@ -357,8 +357,10 @@ static void note_versions(CcRec *rec) {
     }
 }
 
-static void finish(CcRec *rec, CcEnd end) {
+static void finish(CcRec *rec, CcAct *act, CcEnd end) {
     CcTrace *t = rec->trace;
+    /* a torch-function mode runs when a tensor is asked for its version */
+    const bool paused = cc_hook_pause(act->obs, true);
     keep_waiting(t);
     t->end = end;
     t->instructions = rec->instructions;
@@ -373,6 +375,7 @@ static void finish(CcRec *rec, CcEnd end) {
     cc_guard_seal(&t->guards);
     cc_trace_free(rec->done);
     rec->done = t;
+    cc_hook_pause(act->obs, paused);
     cc_escape_restore(rec);
     rec->trace = NULL;
     abort_recording(rec);
@@ -434,7 +437,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     }
     cc_finalizers_end(rec);
     cc_break_copy(&rec->trace->brk, &rec->why);
-    finish(rec, CC_END_BREAK);
+    finish(rec, act, CC_END_BREAK);
     return CC_BREAK;
 }
 

@@ -64,7 +64,9 @@ intptr_t cc_devmode_word(bool others) {
     return others ? (intptr_t)n_others : (intptr_t)word;
 }
 
-bool cc_devmode_handles(PyFunctionObject *func) { return D.function != NULL && (PyObject *)func == D.function; }
+bool cc_devmode_handles(PyFunctionObject *func) {
+    return func->func_name == D.handler && find_class() && (PyObject *)func == D.function;
+}
 
 PyObject *cc_devmode_call_without(PyObject *f, PyObject *const *in, size_t n, PyObject *kwnames) {
     PyObject *aside = PyList_New(0), *result = NULL;
