@@ -183,7 +183,9 @@ def run_module(name, how, calls, tests, dynamo, passed_over=()):
     while True:
         with tempfile.TemporaryDirectory() as folder:
             path, links = pathlib.Path(folder) / "told", pathlib.Path(folder) / "links"
+            over = pathlib.Path(folder) / "passed_over"  # too long for a command line
             path.touch()
+            over.write_text("\n".join(passed_over))
             links.mkdir()
             link(links, how, tests)
             paths = [str(links), str(HERE.parent.parent / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -199,7 +201,7 @@ def run_module(name, how, calls, tests, dynamo, passed_over=()):
                 "dynamo" if dynamo else "",
                 str(calls),
                 str(path),
-                *passed_over,
+                str(over),
             ]
             done = subprocess.run(
                 command,
@@ -290,7 +292,7 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        name, how, dynamo, calls, path, *passed_over = sys.argv[2:]
-        child(name, how, bool(dynamo), int(calls), set(passed_over), path)
+        name, how, dynamo, calls, path, over = sys.argv[2:]
+        child(name, how, bool(dynamo), int(calls), set(pathlib.Path(over).read_text().splitlines()), path)
     else:
         sys.exit(main())
