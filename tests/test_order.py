@@ -45,6 +45,23 @@ def tallied(x: torch.Tensor, name: str) -> torch.Tensor:
     return x.clone()
 
 
+def tallies_and_indexes(x, i):
+    return (tallied(x, "once") * 2 + 1)[i]
+
+
+def test_an_index_out_of_range_behind_python_code_raises_what_eager_raises():
+    """The op can't run again, so nothing behind it may leave an error to a second, eager run."""
+    x, good, bad = torch.ones(4, 3), torch.tensor([0, 1]), torch.tensor([0, 9])
+    compiled = ccompile.compile(tallies_and_indexes)
+    for _ in range(4):
+        assert compiled(x, good).equal(tallies_and_indexes(x, good))
+    for call in (tallies_and_indexes, compiled):
+        LOG.clear()
+        with pytest.raises(IndexError, match="out of bounds"):
+            call(x, bad)
+        assert LOG == ["once"]
+
+
 @torch.library.custom_op("ccompile_order::picky", mutates_args=())
 def picky(x: torch.Tensor) -> torch.Tensor:
     if STATE.n % 2:

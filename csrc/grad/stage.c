@@ -63,7 +63,7 @@ static void place(Cut *c, int node) {
         const CcOperand *o = cc_graph_operand(c->g, n, k);
         if (o->kind == CC_IN_VALUE) level = CC_MAX(level, ready(c, o->value));
     }
-    if (n->flags & CC_N_RANDOM || n->kept) level = c->random = CC_MAX(level, c->random);
+    if (cc_node_in_order(n)) level = c->random = CC_MAX(level, c->random);
     c->level[node] = level;
     /* a barrier at level k runs before stage k, so nodes of stage k - 1 precede it */
     if (barrier) c->least = level;

@@ -247,6 +247,9 @@ typedef struct CcNode {
     uint8_t rewritten;
 } CcNode;
 
+/* Whether the node has effects that no value shows: such nodes keep their order. */
+static inline bool cc_node_in_order(const CcNode *n) { return n->flags & CC_N_RANDOM || n->kept; }
+
 /* Versions of frozen memory from this number on belong to a single tensor of the whole process. */
 #define CC_VERSION_UNIQUE (UINT64_C(1) << 62)
 /* Autocast casts a parameter once per block. CC_FROZEN_CAST: only the cast copy is frozen. CC_FROZEN_KEPT: the input

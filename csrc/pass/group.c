@@ -405,7 +405,7 @@ static void begin_unit(Region *r, int u, int *last_random) {
             if (o->kind != CC_IN_VALUE) continue;
             unit->inputs++;
             p = maker(r, o->value);
-        } else if (n->flags & CC_N_RANDOM || n->kept) {
+        } else if (cc_node_in_order(n)) {
             p = *last_random < 0 ? -1 : r->owner[*last_random];
             *last_random = node - r->first;
         }

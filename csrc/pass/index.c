@@ -81,13 +81,13 @@ static bool try_rewrite(CcGraph *g, int node, bool gathers) {
     return true;
 }
 
-/* The first node after which eager can't start over, by origin, since a pass may be adding nodes; random nodes
- * count, because others may move before them. */
+/* The first node after which eager can't start over, by origin, since a pass may be adding nodes. Nodes in order
+ * count wherever they are, because others may move behind them. */
 static int first_unrepeatable(const CcGraph *g) {
     int first = INT_MAX;
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
-        if (n->flags & CC_N_RANDOM) return -1;
+        if (cc_node_in_order(n)) return -1;
         if (n->flags & CC_N_WRITES && !n->repeatable) first = CC_MIN(first, n->origin);
     }
     return first;
