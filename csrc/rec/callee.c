@@ -69,19 +69,27 @@ PyObject *cc_callee_self(PyObject *o) {
     return cc_known_is(o, CC_KNOWN_METHOD_WRAPPER) ? ((MethodWrapper *)o)->self : NULL;
 }
 
-PyObject *cc_callee_unbound(PyObject *o) {
-    if (cc_known_is(o, CC_KNOWN_METHOD_WRAPPER)) return (PyObject *)((MethodWrapper *)o)->descr;
+/* The descriptor of this type that made the builtin method `o`, borrowed; a subclass may shadow it. */
+static PyObject *method_in(PyObject *mro, PyTypeObject *type, PyObject *o) {
     PyObject *name = cc_obj_intern(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
-    PyObject *mro = Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro;
-    for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro);
-         i++) { /* a subclass may shadow it */
+    for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro); i++) {
         PyObject *d = PyDict_GetItemWithError(cc_type_dict((PyTypeObject *)PyTuple_GET_ITEM(mro, i)), name);
-        if (d != NULL && Py_IS_TYPE(d, &PyMethodDescr_Type) &&
+        if (d != NULL && Py_IS_TYPE(d, type) &&
             ((PyMethodDescrObject *)d)->d_method == ((PyCFunctionObject *)o)->m_ml)
             found = d;
     }
     Py_XDECREF(name);
     return found;
+}
+
+PyObject *cc_callee_unbound(PyObject *o) {
+    if (cc_known_is(o, CC_KNOWN_METHOD_WRAPPER)) return (PyObject *)((MethodWrapper *)o)->descr;
+    return method_in(Py_TYPE(PyCFunction_GET_SELF(o))->tp_mro, &PyMethodDescr_Type, o);
+}
+
+PyObject *cc_callee_class_method(PyObject *o) {
+    PyObject *self = PyCFunction_GET_SELF(o);
+    return PyType_Check(self) ? method_in(((PyTypeObject *)self)->tp_mro, &PyClassMethodDescr_Type, o) : NULL;
 }
 
 static PyObject *resolve(const char *path) {

@@ -252,6 +252,8 @@ CcCallee cc_callee_find(PyObject *callable);
 CC_BORROW PyObject *cc_callee_self(PyObject *callable);
 /* The descriptor from which such a callable was bound; it takes self as its first argument. NULL: not found. */
 CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
+/* The same for a builtin class method of a class, such as dict.fromkeys. */
+CC_BORROW PyObject *cc_callee_class_method(PyObject *callable);
 CC_MUST int cc_callee_init(void);
 /* Whether a Python function is recorded: all except functions of standard-library modules without a row in
  * library.def. */

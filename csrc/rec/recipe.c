@@ -402,27 +402,17 @@ static int build_collection(Builder *b, PyObject *o) {
     return node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), kids, 2, 0, 0);
 }
 
-/* A class method of a class, such as dict.fromkeys. */
-static int build_of_class(Builder *b, PyObject *o, PyTypeObject *self) {
-    PyObject *name = cc_obj_intern(((PyCFunctionObject *)o)->m_ml->ml_name), *found = cc_type_lookup(self, name);
-    cc_vec_push(&b->rec->keep, name);
-    PyObject *getattr_fn = cc_obj_item(PyEval_GetBuiltins(), "getattr");
-    if (found == NULL || !Py_IS_TYPE(found, &PyClassMethodDescr_Type) || getattr_fn == NULL ||
-        ((PyMethodDescrObject *)found)->d_method != ((PyCFunctionObject *)o)->m_ml)
-        return fail(b, o);
-    PyObject *const kids[] = {(PyObject *)self, name};
-    return node(b, CC_MAKE_CALL, o, getattr_fn, kids, 2, 0, 0);
-}
-
-/* Binds the method's descriptor again. An attribute of this name may be another method: `super().append`. */
+/* Binds the descriptor again. An attribute of this name may be another method: `super().append`. */
 static int build_bound_builtin(Builder *b, PyObject *o) {
-    PyObject *self = PyCFunction_GET_SELF(o);
-    if (self != NULL && PyType_Check(self)) return build_of_class(b, o, (PyTypeObject *)self);
-    PyObject *unbound = cc_callee_self(o) != NULL ? cc_callee_unbound(o) : NULL, *bind;
-    if (unbound == NULL) return fail(b, o);
-    CC_RETRY_ALLOC(bind, PyObject_GetAttrString(unbound, "__get__"));
+    PyObject *self = PyCFunction_GET_SELF(o), *bind;
+    if (self == NULL || PyModule_Check(self)) return fail(b, o);
+    PyObject *descr = cc_callee_unbound(o), *const of_class[] = {Py_None, self}; /* `__get__(None, cls)` */
+    const bool is_class_method = descr == NULL;
+    if (is_class_method) descr = cc_callee_class_method(o);
+    if (descr == NULL) return fail(b, o);
+    CC_RETRY_ALLOC(bind, PyObject_GetAttrString(descr, "__get__"));
     cc_vec_push(&b->rec->keep, bind);
-    return node(b, CC_MAKE_CALL, o, bind, &self, 1, 0, 0);
+    return node(b, CC_MAKE_CALL, o, bind, is_class_method ? of_class : &self, is_class_method ? 2 : 1, 0, 0);
 }
 
 static int build_frozenset(Builder *b, PyObject *o) {
