@@ -190,7 +190,7 @@ def test_liveness_of_cells_and_frame_readers():
 
 
 def test_liveness_where_addresses_are_read():
-    """Of these, only the last one's first argument is no longer read at its end."""
+    """Where code can tell whether an object still exists, every local stays live to the end of the function."""
     readers = (
         lambda a, b: id(a) == id(b),
         lambda a, b: a.data_ptr() == b.data_ptr(),
@@ -200,6 +200,17 @@ def test_liveness_where_addresses_are_read():
     for reader in readers:
         assert all({0, 1} <= set(row) for row in F.live(reader.__code__)), reader.__code__.co_names
     assert 0 not in F.live((lambda a, b: a.idle() == b.data()).__code__)[-1]
+
+
+def test_every_local_is_live_where_the_frame_is_handed_over():
+    """CPython may do anything with the frame there: it may raise, yield, or show its locals."""
+    seen = 0
+    for code in code_objects():
+        for insn, live in zip(F.decode(code), F.live(code)):
+            if insn["op"] in ("HAND", "HAND_STOP"):
+                seen += 1
+                assert set(range(code.co_nlocals)) <= set(live)
+    assert seen > 0
 
 
 def test_what_is_read_is_live():

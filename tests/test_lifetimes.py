@@ -1134,8 +1134,10 @@ def test_a_lookup_that_changes_the_bases():
         made.append(type("Made", (First,), {Key(): 5}))
         return made[-1].found, made[-1].other, x + 1
 
-    # Since 3.13 the specialised instruction may look the name up twice: eager, too, gives both results.
-    allowed = [("first", "second"), ("second", "second")][: 2 if sys.version_info >= (3, 13) else 1]
     compiled = ccompile.compile(f)
+    first = compiled(torch.ones(2))[:2]
+    # The recording call looks names up before CPython does (docs/limits.md, keys that aren't strings). Up to 3.12, this
+    # lookup's result is the one that counts.
+    assert first == ("first", "second") or (sys.version_info >= (3, 13) and first == ("second", "second"))
     for _ in range(4):
-        assert compiled(torch.ones(2))[:2] in allowed
+        assert compiled(torch.ones(2))[:2] == ("first", "second")

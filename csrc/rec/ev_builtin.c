@@ -307,8 +307,7 @@ static CcGo descr_get_after(const CcBuiltin *b) {
 }
 
 static void stored(const CcBuiltin *b) {
-    b->rec->stores++;
-    if (b->c->n > 0) cc_checkpoint_stored(b->rec, b->c->in[0]);
+    cc_rec_stored(b->rec, b->c->n > 0 ? b->c->in[0] : NULL);
 }
 
 static CcGo setattr_after(const CcBuiltin *b) {

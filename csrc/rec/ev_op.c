@@ -479,8 +479,7 @@ static CcGo event_after(CcRec *rec, CcAct *act, CcEvent *ev) {
 
 CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = event_after(rec, act, ev);
-    const bool stored = stores(ev);
-    rec->stores += stored;
-    if (stored || ev->kind == CC_EV_NEXT || ev->kind == CC_EV_SEND) cc_checkpoint_stored(rec, ev->in[0]);
+    if (stores(ev)) cc_rec_stored(rec, ev->in[0]);
+    else if (ev->kind == CC_EV_NEXT || ev->kind == CC_EV_SEND) cc_checkpoint_stored(rec, ev->in[0]);
     return go;
 }

@@ -163,9 +163,14 @@ const char *cc_rec_library(const CcAct *act) {
     return NULL;
 }
 
+void cc_rec_stored(CcRec *rec, PyObject *to) {
+    rec->stores++;
+    if (to != NULL) cc_checkpoint_stored(rec, to);
+}
+
 bool cc_rec_in_module(const CcAct *act, const char *name) {
-    PyObject *module = cc_obj_item(act->func->func_globals, "__name__");
-    return module != NULL && PyUnicode_Check(module) && cc_text_is(module, name);
+    const char *module = cc_rec_module(act->func->func_globals);
+    return module != NULL && strcmp(module, name) == 0;
 }
 
 /* If C code calls __hash__ or __eq__ in Python: the class of its self. */

@@ -569,6 +569,8 @@ CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act);
 bool cc_rec_calls(const CcEvent *ev, const CcAct *act);
 /* `__name__` among the globals; NULL: none, or no text. Leaves the error indicator as it is. */
 const char *cc_rec_module(PyObject *globals);
+/* An event has written, perhaps to a fresh object; to: what was written to, NULL: unknown. */
+void cc_rec_stored(CcRec *rec, PyObject *to);
 /* "torch" or "ccompile", if the frame's code is theirs; else NULL. */
 const char *cc_rec_library(const CcAct *act);
 bool cc_rec_in_module(const CcAct *act, const char *name);        /* the act's function belongs to that module */

@@ -58,13 +58,14 @@ static PyObject *ends(const CcAct *act) {
 }
 
 static bool in_warnings(const CcAct *act) {
-    return cc_rec_in_module(act, "warnings") || cc_rec_in_module(act, "_py_warnings"); /* its code since 3.14 */
+    const char *module = cc_rec_module(act->func->func_globals); /* since 3.14, _py_warnings holds its code */
+    return module != NULL && (strcmp(module, "warnings") == 0 || strcmp(module, "_py_warnings") == 0);
 }
 
 /* CPython warns of a coroutine that nobody awaited when it dies (_PyGen_Finalize). */
 static bool warns_of_coroutine(const CcAct *act) {
-    return act->started && act->co->co_argcount > 0 && in_warnings(act) &&
-           cc_text_is(act->co->co_name, "_warn_unawaited_coroutine");
+    return act->started && act->co->co_argcount > 0 && cc_text_is(act->co->co_name, "_warn_unawaited_coroutine") &&
+           in_warnings(act);
 }
 
 CcGo cc_uncalled_enter(CcRec *rec, CcAct *act, bool *ends_object) {
