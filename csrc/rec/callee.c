@@ -74,8 +74,7 @@ static PyObject *method_in(PyObject *mro, PyTypeObject *type, PyObject *o) {
     PyObject *name = cc_obj_intern(((PyCFunctionObject *)o)->m_ml->ml_name), *found = NULL;
     for (Py_ssize_t i = 0; name != NULL && found == NULL && i < PyTuple_GET_SIZE(mro); i++) {
         PyObject *d = PyDict_GetItemWithError(cc_type_dict((PyTypeObject *)PyTuple_GET_ITEM(mro, i)), name);
-        if (d != NULL && Py_IS_TYPE(d, type) &&
-            ((PyMethodDescrObject *)d)->d_method == ((PyCFunctionObject *)o)->m_ml)
+        if (d != NULL && Py_IS_TYPE(d, type) && ((PyMethodDescrObject *)d)->d_method == ((PyCFunctionObject *)o)->m_ml)
             found = d;
     }
     Py_XDECREF(name);

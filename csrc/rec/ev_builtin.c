@@ -306,9 +306,7 @@ static CcGo descr_get_after(const CcBuiltin *b) {
     return cc_attr_after(b->rec, b->act, b->c->in[1], read_by(b->c), b->result);
 }
 
-static void stored(const CcBuiltin *b) {
-    cc_rec_stored(b->rec, b->c->n > 0 ? b->c->in[0] : NULL);
-}
+static void stored(const CcBuiltin *b) { cc_rec_stored(b->rec, b->c->n > 0 ? b->c->in[0] : NULL); }
 
 static CcGo setattr_after(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
