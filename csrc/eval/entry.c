@@ -101,6 +101,7 @@ void cc_root_clear(CcRoot *root) {
     while (root->point.n > 0) free_point(root->point.at[--root->point.n]);
     cc_sites_free(&root->sites);
     clear_breaks(root);
+    Py_CLEAR(root->handed);
     free(root->last_failure);
     root->last_failure = NULL;
     root->hints.at.n = 0;
@@ -127,6 +128,7 @@ void cc_root_free(CcRoot *root) {
 
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg) {
     Py_VISIT(root->func);
+    Py_VISIT(root->handed);
     for (int i = 0; i < root->entry.n; i++) {
         const int status = cc_trace_visit(root->entry.at[i]->segment->trace, visit, arg);
         if (status != 0) return status;

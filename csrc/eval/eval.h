@@ -129,6 +129,7 @@ typedef struct CcRoot {
     CcSites sites;
     CC_VEC(CcBreakInfo) seen; /* breaks of the last recorded call, in order */
     CC_VEC(CcBreakInfo) gave_up;
+    PyObject *handed; /* compiled functions that torch was handed (handed.c); NULL: none yet */
     uint64_t calls, hits, recordings, eager_calls;
     /* for metrics.c */
     uint64_t recompiles, breaks, give_ups_seen, recording_ns, compile_ns, errors;
@@ -206,7 +207,7 @@ extern struct CcEvalCounts {
  * normally. */
 extern bool cc_eval_skip_kernels;
 extern _Thread_local int cc_eval_disabled;       /* depth of `with ccompile.disable()` */
-bool cc_eval_recording(void);                    /* this thread is inside a region */
+bool cc_eval_recording(void);                    /* this thread is inside a region, and not in what a break performs */
 bool cc_eval_compiling(void);                    /* ... and the current code is being recorded */
 extern PyObject *cc_eval_error_on_break;         /* a ContextVar: graph breaks raise; for error_on_graph_break */
 CC_MUST int cc_eval_init(PyObject *unsupported); /* exception class for fullgraph */

@@ -238,6 +238,12 @@ CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, i
                                           const CcMode *mode);
 CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcCallState *x);
 
+/* ---- handed.c ---- */
+bool cc_handed_inside(PyObject *callable); /* whether a call of it may hand a function to torch */
+/* If torch keeps a function that is an argument of this frame, replaces the argument with a compiled function; false: it
+ * doesn't, or there is no memory. */
+bool cc_handed_replace(CcRoot *root, CcAct *act);
+
 /* ---- stretch.c ---- */
 /* Whether the act's next instruction, which follows a break, still belongs to the break. *arrays: the act that works on
  * numpy arrays. */

@@ -53,7 +53,9 @@ typedef struct Region {
 static _Thread_local Region *current;
 static PyObject *unsupported_class;
 
-bool cc_eval_recording(void) { return current != NULL; }
+bool cc_eval_recording(void) {
+    return current != NULL && (cc_rec_active(current->rec) || current->obs.dead || !cc_hook_paused(&current->obs));
+}
 
 /* If is_compiling() has returned true in a call, it does so until the end of the call, even if CPython continues the
  * call: depending on the answer, libraries keep state in different places. */
@@ -315,7 +317,8 @@ static CcGo on_enter(CcObserver *obs, CcAct *act) {
         levels_done(g);
         return CC_PERFORM;
     }
-    if (!cc_rec_active(g->rec)) return CC_PASS;
+    /* the compiled function runs on its own, not within this region */
+    if (!cc_rec_active(g->rec)) return cc_handed_replace(g->root, act) ? CC_PASS_ALL : CC_PASS;
     const CcGo go = cc_rec_enter(g->rec, act);
     if (go == CC_GIVE_UP) {
         note_give_up(g);
@@ -611,6 +614,11 @@ static PyObject *on_answer(CcObserver *obs, PyObject *func) {
     return cc_eval_disabled == 0 && told_compiled((const Region *)obs) ? cc_intrin_answer(func) : NULL;
 }
 
+static bool on_listens(CcObserver *obs, PyObject *callable) {
+    (void)obs;
+    return cc_eval_disabled == 0 && cc_handed_inside(callable);
+}
+
 static PyObject *on_descend(CcObserver *obs, CcAct *act) {
     (void)act;
     Region *g = (Region *)obs;
@@ -629,7 +637,8 @@ static __attribute__((noinline)) int open_region(Region *g, CcRoot *root) {
                           .released = on_released,
                           .rewind = on_rewind,
                           .descend = on_descend,
-                          .answer = on_answer},
+                          .answer = on_answer,
+                          .listens = on_listens},
                   .root = root};
     g->n_sites = root->sites.at.n;
     g->rec = cc_rec_new(&root->sites, root->knobs.verify != 0, root->knobs.freezing != 0 ? cc_run_freezes() : 0,

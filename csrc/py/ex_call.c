@@ -49,6 +49,7 @@ CcDo cc_ex_CALL(CcRun *r, const CcInsn *in) {
     CcEvent ev = {.kind = CC_EV_CALL, .in = ops, .n = call.n + 1, .name = call.names};
     CcDo done = cc_run_before(r, &ev);
     if (done == CC_DO_PERFORM) {
+        cc_run_unobserved_call(r, call.callable);
         ev.result = do_call(&call, r->act.observed);
         done = cc_run_after(r, &ev, !ev.result);
     }
@@ -75,7 +76,7 @@ CcDo cc_ex_CALL_EX(CcRun *r, const CcInsn *in) {
     if (kwargs && !PyDict_CheckExact(kwargs)) return CC_DO_HAND;
     PyObject *ops[] = {cc_top(r, cc_optab.null_last ? kw + 3 : kw + 2), *args, kwargs};
     CcEvent ev = {.kind = CC_EV_CALL_EX, .in = ops, .n = 3};
-    CC_STEP(r, &ev, PyObject_Call(ops[0], ops[1], ops[2]));
+    CC_STEP(r, &ev, (cc_run_unobserved_call(r, ops[0]), PyObject_Call(ops[0], ops[1], ops[2])));
     cc_drop(r, 3 + kw);
     cc_push(r, ev.result);
     return CC_DO_NEXT;

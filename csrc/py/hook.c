@@ -269,6 +269,12 @@ bool cc_hook_pause(CcObserver *obs, bool paused) {
     return before;
 }
 
+bool cc_hook_paused(const CcObserver *obs) {
+    const Region *region = innermost;
+    while (region && region->obs != obs) region = region->outer;
+    return region && region->paused;
+}
+
 bool cc_hook_traced(void) { return cc_frame_traced(PyThreadState_Get(), NULL); }
 
 bool cc_hook_profiled(void) {

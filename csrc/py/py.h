@@ -215,6 +215,9 @@ struct CcObserver {
     /* A function is called while the observer is `dead`: returns the call's result, or NULL without an error to let
      * CPython run the function. May be NULL. */
     CC_NEW PyObject *(*answer)(CcObserver *obs, PyObject *func);
+    /* An instruction that is performed unobserved calls this object: whether enter() is told of the frames inside. May be
+     * NULL: it isn't. */
+    bool (*listens)(CcObserver *obs, PyObject *callable);
     bool unwinding; /* set by resume()/rewind() together with CC_UNWIND */
     /* the observer is done: every act hands its frame to CPython at the next instruction */
     bool dead;
@@ -298,6 +301,7 @@ CcObserver *cc_hook_current(void);
 /* Pauses or resumes observation of new frames on this thread (CPython's evaluator runs them meanwhile); returns the
  * previous value. */
 bool cc_hook_pause(CcObserver *obs, bool paused);
+bool cc_hook_paused(const CcObserver *obs);
 /* True if a tracer, profiler or sys.monitoring tool is active for this thread: nothing is recorded then, and no frame is
  * run by our evaluator, which sends no events. */
 bool cc_hook_traced(void);

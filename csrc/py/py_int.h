@@ -224,6 +224,7 @@ PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *
 CcDo cc_run_before(CcRun *r, CcEvent *ev);
 /* Calls after(): CC_DO_NEXT, CC_DO_RAISED, or CC_DO_REWIND (result dropped, error cleared). */
 CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised);
+void cc_run_unobserved_call(CcRun *r, PyObject *callable); /* before an unobserved call: the observer may listen */
 /* For events without before(): reports that ev->result was made. */
 void cc_run_report_made(CcRun *r, CcEvent *ev);
 

@@ -116,6 +116,11 @@ CcDo cc_run_before(CcRun *r, CcEvent *ev) {
     return go == CC_BREAK ? CC_DO_BREAK : CC_DO_HAND;
 }
 
+void cc_run_unobserved_call(CcRun *r, PyObject *callable) {
+    CcObserver *obs = r->act.obs;
+    if (!r->act.observed && !obs->dead && obs->listens && obs->listens(obs, callable)) cc_hook_pause(obs, false);
+}
+
 CcDo cc_run_after(CcRun *r, CcEvent *ev, bool raised) {
     CcAct *act = &r->act;
     if (act->obs->unwinding) {
@@ -175,7 +180,8 @@ static CcDo steps(CcRun *r) {
     return done;
 }
 
-/* Performs one instruction unobserved; CPython runs the frames that it enters. */
+/* Performs one instruction unobserved; CPython runs the frames that it enters, unknown to the observer unless it listens
+ * to the call. */
 static CcDo perform_alone(CcRun *r) {
     CcObserver *obs = r->act.obs;
     r->act.observed = false;

@@ -501,7 +501,8 @@ static CcGo break_at_library(CcRec *rec, CcAct *act, CcEvent *ev, PyFunctionObje
         ev->result = Py_NewRef(Py_None);
         return CC_DONE;
     }
-    return cc_rec_break(rec, act, CC_R_LIBRARY, callable_name((PyObject *)f, name, sizeof name));
+    const CcReason reason = cc_library_hands(f) ? CC_R_HANDED : CC_R_LIBRARY;
+    return cc_rec_break(rec, act, reason, callable_name((PyObject *)f, name, sizeof name));
 }
 
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
