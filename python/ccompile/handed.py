@@ -21,8 +21,9 @@ class Handed:
     """The compiled functions of one model. Each has entries of its own, found by what is the same in every step.
     Guards decide what an entry serves, so functions that share one by mistake get right results."""
 
-    def __init__(self, **settings: Any) -> None:
-        self._settings = settings
+    def __init__(self, *, options: dict[str, int], **settings: Any) -> None:
+        # The optimiser writes to the weights between any two calls without gradients: packed copies would not last.
+        self._settings = settings | {"options": options | {"freezing": 0}}
         self._made: dict[Any, _core.Compiled] = {}
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
