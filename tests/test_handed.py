@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import sys
 import warnings
 import weakref
 
@@ -221,6 +222,28 @@ def test_a_compiled_function_that_calls_itself_in_a_break():
         x, expected = torch.randn(3), None
         expected = functools.reduce(lambda y, k: y * 2 + k, range(n, 0, -1), x)
         torch.testing.assert_close(SELF(x, n), expected)
+
+
+def calls_itself_deeply(x, n):
+    y = x * 0.5
+    return y if n == 0 else torch._dynamo.disable(lambda: DEEP(y + 1, n - 1))() - 1
+
+
+def test_deep_recursion():
+    """A region in a region takes more C stack than a plain call."""
+    global DEEP
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20000)
+    try:
+        DEEP = calls_itself_deeply
+        expected = DEEP(torch.ones(2), 1500)
+        DEEP = ccompile.compile(calls_itself_deeply)
+        for _ in range(3):
+            torch.testing.assert_close(DEEP(torch.ones(2), 1500), expected)
+        with pytest.raises(RecursionError):
+            DEEP(torch.ones(2), 1 << 40)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_reason():

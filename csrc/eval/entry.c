@@ -239,9 +239,14 @@ static void tell_now(CcRoot *root, const CcGuardState *state) {
 
 /* ------------------------------------------------------------------ the call */
 
+/* A compiled function that calls itself takes C stack with each call, unlike a Python function. */
+static PyObject *call_plainly(const CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    return cc_hook_has_least_room() ? PyObject_Vectorcall(root->callable, args, nargsf, kwnames) : NULL;
+}
+
 static PyObject *call_eagerly(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     root->eager_calls++;
-    return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+    return call_plainly(root, args, nargsf, kwnames);
 }
 
 /* Says that a tracer or profiler sees eager code, and calls it. */
@@ -528,7 +533,7 @@ static PyObject *call_counted(CcRoot *root, PyObject *const *args, size_t nargsf
 }
 
 PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    if (cc_eval_disabled > 0 || cc_eval_recording()) return PyObject_Vectorcall(root->callable, args, nargsf, kwnames);
+    if (cc_eval_disabled > 0 || cc_eval_recording()) return call_plainly(root, args, nargsf, kwnames);
     if (!cc_observe_any()) return call_counted(root, args, nargsf, kwnames);
     CcObserved o;
     cc_observe_begin(&o, root);

@@ -207,7 +207,7 @@ extern struct CcEvalCounts {
  * normally. */
 extern bool cc_eval_skip_kernels;
 extern _Thread_local int cc_eval_disabled;       /* depth of `with ccompile.disable()` */
-bool cc_eval_recording(void);                    /* this thread is inside a region, and not in what a break performs */
+bool cc_eval_recording(void);                    /* in a region, where calls of compiled functions are plain */
 bool cc_eval_compiling(void);                    /* ... and the current code is being recorded */
 extern PyObject *cc_eval_error_on_break;         /* a ContextVar: graph breaks raise; for error_on_graph_break */
 CC_MUST int cc_eval_init(PyObject *unsupported); /* exception class for fullgraph */

@@ -21,6 +21,7 @@ typedef struct Level {      /* values of one frame of a snapshot, waiting to be 
 typedef struct Region {
     CcObserver obs; /* first: CcObserver * is Region * */
     struct Region *outer;
+    int depth; /* number of regions around it */
     CcRoot *root;
     CcRec *rec;
     CcAct *root_act; /* the act of level 0 */
@@ -53,8 +54,12 @@ typedef struct Region {
 static _Thread_local Region *current;
 static PyObject *unsupported_class;
 
+/* Most regions in each other: one takes several KB of C stack, a plain call of a compiled function 1 KB. */
+enum { MOST_NESTED = 32 };
+
 bool cc_eval_recording(void) {
-    return current != NULL && (cc_rec_active(current->rec) || current->obs.dead || !cc_hook_paused(&current->obs));
+    return current != NULL && (current->depth >= MOST_NESTED || cc_rec_active(current->rec) || current->obs.dead ||
+                               !cc_hook_paused(&current->obs));
 }
 
 /* If is_compiling() has returned true in a call, it does so until the end of the call, even if CPython continues the
@@ -652,6 +657,7 @@ static __attribute__((noinline)) int open_region(Region *g, CcRoot *root) {
         return -1;
     }
     g->outer = current;
+    g->depth = current != NULL ? current->depth + 1 : 0;
     g->outer_handled = PyErr_GetHandledException();
     current = g;
     return 0;

@@ -59,6 +59,16 @@ static bool has_room(size_t bytes) {
     return left >= stack_size || left > bytes;
 }
 
+static void raise_no_stack(void) {
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded (no C stack left)");
+}
+
+bool cc_hook_has_least_room(void) {
+    const bool room = has_room(STACK_LEAST);
+    if (!room) raise_no_stack();
+    return room;
+}
+
 bool cc_hook_has_room(void) { return has_room(STACK_RESERVE + STACK_CALL); }
 
 static int grant_for_stack(void) {
@@ -70,16 +80,14 @@ static int grant_for_stack(void) {
 
 /* ------------------------------------------------------------------ the evaluation function */
 
-static PyObject *raise_no_stack(PyThreadState *ts, void *frame) {
-    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded (no C stack left)");
-    cc_frame_finish(ts, frame);
-    return NULL;
-}
-
 /* Leaves a frame that we have no stack for to CPython, which needs less: while no hook is installed, its
  * Python-to-Python calls take no C stack. */
 static PyObject *run_by_cpython(Region *region, PyThreadState *ts, void *frame) {
-    if (!has_room(STACK_LEAST)) return raise_no_stack(ts, frame);
+    if (!has_room(STACK_LEAST)) {
+        raise_no_stack();
+        cc_frame_finish(ts, frame);
+        return NULL;
+    }
     if (!region->paused) region->obs->dead = true;
     const bool paused = cc_hook_pause(region->obs, true);
     PyObject *value = _PyEval_EvalFrameDefault(ts, frame, 0);

@@ -316,6 +316,7 @@ void cc_hook_levels(int *python, int *c);
 /* Whether the C stack has room for a compiled call, which needs more of it than CPython: every frame run here takes
  * some. */
 bool cc_hook_has_room(void);
+bool cc_hook_has_least_room(void); /* room for a call by CPython's evaluator; false with RecursionError set */
 
 /* Once per process: looks up opcode numbers by name and reserves a co_extra index. -1 with an ImportError on an
  * unsupported interpreter. */
