@@ -252,6 +252,8 @@ def test_reason():
         told = ccompile.explain(Blocks(by_default))(torch.ones(4, 8, requires_grad=True))
     assert [r.reason for r in told.break_reasons] == ["handed"]
     assert "compiled on its own" in str(told) and "use_reentrant=False" in str(told)
+    assert [one.node_count for one in told.inner] == [7, 7, 7] and not told.inner[0].break_reasons
+    assert "   1. Block: 1 graph, 0 graph breaks, 7 ops" in str(told)
 
 
 def test_disabled_code_stays_eager():

@@ -239,7 +239,8 @@ CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, i
 CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcCallState *x);
 
 /* ---- handed.c ---- */
-bool cc_handed_inside(PyObject *callable); /* whether a call of it may hand a function to torch */
+CC_MUST CC_NEW PyObject *cc_handed_list(const CcRoot *root); /* the root's, as a list of _core.Compiled */
+bool cc_handed_inside(PyObject *callable);                   /* whether a call of it may hand a function to torch */
 /* If torch keeps a function that is an argument of this frame, replaces the argument with a compiled function; false: it
  * doesn't, or there is no memory. */
 bool cc_handed_replace(CcRoot *root, CcAct *act);

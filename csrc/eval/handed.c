@@ -29,6 +29,10 @@ static PyObject *new_table(const CcRoot *root) {
     return table;
 }
 
+PyObject *cc_handed_list(const CcRoot *root) {
+    return root->handed != NULL ? PyObject_CallMethod(root->handed, "all", NULL) : PyList_New(0);
+}
+
 bool cc_handed_inside(PyObject *callable) {
     PyObject *f;
     if (cc_known_is(callable, CC_KNOWN_PARTIAL)) CC_RETRY_ALLOC(f, PyObject_GetAttrString(callable, "func"));

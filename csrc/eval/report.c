@@ -130,6 +130,7 @@ PyObject *cc_root_report(const CcRoot *root) {
     if (cc_listing_put(d, "entries", entry_list(root)) < 0 ||
         cc_listing_put(d, "breaks_seen", break_list(root->seen.at, root->seen.n)) < 0 ||
         cc_listing_put(d, "give_ups", break_list(root->gave_up.at, root->gave_up.n)) < 0 ||
+        cc_listing_put(d, "handed", cc_handed_list(root)) < 0 ||
         cc_listing_put(d, "calls", PyLong_FromUnsignedLongLong(root->calls)) < 0 ||
         cc_listing_put(d, "hits", PyLong_FromUnsignedLongLong(root->hits)) < 0 ||
         cc_listing_put(d, "recordings", PyLong_FromUnsignedLongLong(root->recordings)) < 0 ||

@@ -95,6 +95,7 @@ class ReportDict(TypedDict):
     hits: int
     recordings: int
     eager_calls: int
+    handed: list[Compiled]
     last_guard_failure: str | None
     slower_than_eager: tuple[float, float] | None  # us per call, compiled and eager; it now runs eagerly
 

@@ -35,8 +35,13 @@ class Handed:
         if made is None:
             if len(self._made) >= _MOST:
                 del self._made[next(iter(self._made))]
-            made = self._made[key] = _core.Compiled(_call, name=_name(function), **self._settings)
+            name = _name(function)
+            made = self._made[key] = _core.Compiled(_call, name=name, **self._settings)
+            made.__name__ = name
         return functools.partial(made, function)
+
+    def all(self) -> list[_core.Compiled]:
+        return list(self._made.values())
 
 
 def _name(function: Any) -> str:

@@ -174,6 +174,7 @@ class Explanation:
     slower_than_eager: tuple[float, float] | None = None  # us per call, compiled and eager; it now runs eagerly
     result: Any = field(default=None, repr=False)  # result of the explained call
     repeats: int = 0  # calls after the first one, until no recording gave up
+    inner: list["Explanation"] = field(default_factory=list)  # functions that torch keeps, compiled on their own
 
     @classmethod
     def of(cls, compiled: "_core.Compiled", result: Any = None, repeats: int = 0) -> "Explanation":
@@ -193,7 +194,8 @@ class Explanation:
         breaks = [BreakReason.of(found) for found in report["breaks_seen"]]
         give_ups = [BreakReason.of(found) for found in report["give_ups"]]
         state = report["last_guard_failure"], report["slower_than_eager"]
-        return cls(compiled.__name__, graphs, breaks, give_ups, *state, result, repeats)
+        inner = [cls.of(one) for one in report["handed"]]
+        return cls(compiled.__name__, graphs, breaks, give_ups, *state, result, repeats, inner)
 
     @property
     def graph_count(self) -> int:
@@ -238,7 +240,9 @@ class Explanation:
         """`phases` as a table."""
         return "\n".join(["Phase, ms", *(f"{name}, {ms:.2f}" for name, ms in self.phases.items())])
 
-    def __str__(self) -> str:
+    @property
+    def head(self) -> str:
+        """One line: the name and our counts."""
         counts = [
             many(self.graph_count, "graph"),
             many(self.break_count, "graph break"),
@@ -246,7 +250,10 @@ class Explanation:
         ]
         if self.give_ups:
             counts.append(many(len(self.give_ups), "give-up"))
-        parts = [f"{self.name}: {', '.join(counts)}; as torch._dynamo.explain counts:"]
+        return f"{self.name}: {', '.join(counts)}"
+
+    def __str__(self) -> str:
+        parts = [f"{self.head}; as torch._dynamo.explain counts:"]
         parts += [
             f"Graph Count: {self.graph_count}",
             f"Graph Break Count: {self.graph_break_count}",
@@ -265,6 +272,9 @@ class Explanation:
             parts.append("\nGraphs")
             parts += [_numbered(str(i), _described(graph)) for i, graph in enumerate(self.graphs, 1)]
             parts.append("\nTime: " + ", ".join(f"{name} {ms:.1f} ms" for name, ms in self.phases.items()))
+        if self.inner:
+            parts.append("\nCompiled on their own, because torch keeps them (details: .inner)")
+            parts += [_numbered(str(i), one.head) for i, one in enumerate(self.inner, 1)]
         return "\n".join(parts)
 
     def _given_up(self, one: BreakReason) -> str:
@@ -290,7 +300,7 @@ class Explanation:
         """Writes the report as one HTML file without scripts and without anything from elsewhere."""
         from . import page
 
-        page.write([self], path, f"{self.name}: ccompile report")
+        page.write([self, *self.inner], path, f"{self.name}: ccompile report")
 
     def print_guards(self) -> None:
         """Prints one line per guard, by graph."""
