@@ -783,3 +783,15 @@ for _helper in (same, alike, breaks, dynamo_breaks, no_worse, explained, hits, r
     globals()["_" + _helper.__name__] = pytest.fixture(name=_helper.__name__, scope="session")(
         lambda _helper=_helper: _helper
     )
+
+
+def autograd_nodes(result):
+    """The nodes of autograd's graph behind a tensor, each once."""
+    todo, seen = [result.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [n for n, _ in node.next_functions]
+        yield node

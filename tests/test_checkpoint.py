@@ -10,7 +10,7 @@ import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import alike
+from conftest import alike, autograd_nodes
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -327,14 +327,8 @@ def test_backward_twice_and_parts_of_it():
 
 def saved(result, but):
     """Bytes of the tensors that a result's graph keeps for its backward, without those in `but`."""
-    known, seen, nodes = {t.untyped_storage().data_ptr() for t in but}, {}, [result.grad_fn]
-    done = set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in done:
-            continue
-        done.add(node)
-        nodes += [n for n, _ in node.next_functions]
+    known, seen = {t.untyped_storage().data_ptr() for t in but}, {}
+    for node in autograd_nodes(result):
         for t in getattr(node, "saved_tensors", ()):
             if t is not None and t.untyped_storage().data_ptr() not in known:
                 seen[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()

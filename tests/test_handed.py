@@ -10,6 +10,7 @@ import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import autograd_nodes
 from torch import nn
 from torch.utils.checkpoint import CheckpointFunction, checkpoint, checkpoint_sequential
 
@@ -134,16 +135,7 @@ def test_as_eager(call, mode):
 
 def functions_of(o):
     """The functions that checkpoints behind this result keep."""
-    seen, todo, found = set(), [o.grad_fn], []
-    while todo:
-        f = todo.pop()
-        if f is None or f in seen:
-            continue
-        seen.add(f)
-        todo += [g for g, _ in f.next_functions]
-        if isinstance(f, CheckpointFunction._backward_cls):
-            found.append(f.run_function)
-    return found
+    return [node.run_function for node in autograd_nodes(o) if isinstance(node, CheckpointFunction._backward_cls)]
 
 
 @pytest.mark.parametrize("call", [by_default, by_lambda, by_partial, with_numbers])
@@ -219,7 +211,7 @@ def test_a_compiled_function_that_calls_itself_in_a_break():
     global SELF
     SELF = ccompile.compile(calls_itself)
     for n in (0, 1, 2, 3, 4, 3, 2, 6):
-        x, expected = torch.randn(3), None
+        x = torch.randn(3)
         expected = functools.reduce(lambda y, k: y * 2 + k, range(n, 0, -1), x)
         torch.testing.assert_close(SELF(x, n), expected)
 
@@ -310,6 +302,13 @@ def test_reset_frees_what_was_compiled():
     compiled = ccompile.compile(model)
     for _ in range(3):
         step(model, compiled, torch.ones(4, 8))
+    x = torch.ones(4, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = [weakref.ref(f.func) for f in functions_of(compiled(x.requires_grad_()))]
+    assert len(made) == 3
     ccompile.reset()
+    gc.collect()
+    assert [one() for one in made] == [None] * 3
     x = torch.ones(4, 8)
     torch.testing.assert_close(step(model, compiled, x), step(model, model, x))

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ccompile.api import compiled_of
-from conftest import EAGER
+from conftest import EAGER, autograd_nodes
 from torch import nn
 
 F32 = {"rtol": 1e-4, "atol": 2e-5}
@@ -222,13 +222,8 @@ def test_many_parameters():
 
 def saved_bytes(y, but):
     """Memory that y's graph keeps for its backward, without these tensors'."""
-    found, nodes, seen = {}, [y.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [n for n, _ in node.next_functions]
+    found = {}
+    for node in autograd_nodes(y):
         names = ["saved_tensors"] if hasattr(node, "saved_tensors") else [n for n in dir(node) if n.startswith("_saved_")]
         for t in torch.utils._pytree.tree_leaves([getattr(node, n) for n in names]):
             if isinstance(t, torch.Tensor):

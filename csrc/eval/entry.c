@@ -16,6 +16,17 @@ const CcKnobInfo *cc_policy_knobs(int *n) {
     return knobs;
 }
 
+PyObject *cc_policy_dict(const CcKnobs *of) {
+    PyObject *d = PyDict_New();
+    for (int i = 0; d != NULL && i < CC_COUNT(knobs); i++) {
+        const int v = *(const int *)((const char *)of + knobs[i].offset);
+        PyObject *value = knobs[i].kind == CC_KNOB_BOOL ? PyBool_FromLong(v) : PyLong_FromLong(v);
+        if (value == NULL || PyDict_SetItemString(d, knobs[i].name, value) < 0) Py_CLEAR(d);
+        Py_XDECREF(value);
+    }
+    return d;
+}
+
 struct CcEvalCounts cc_eval_counts;
 bool cc_eval_skip_kernels;
 _Thread_local int cc_eval_disabled;
@@ -476,6 +487,7 @@ static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, P
     CcMode mode;
     cc_mode_read(&mode);
     const char *why = cc_hook_occupied()                  ? "inside torch.compile"
+                      : cc_eval_deep()                    ? "too many calls with graph breaks are in each other"
                       : !cc_hook_has_room()               ? "too little of the thread's C stack is left"
                       : cc_mem_low() && !cc_mem_reserve() ? "memory is low"
                                                           : cc_mode_refusal(&mode);

@@ -25,6 +25,7 @@ typedef struct CcKnobInfo {
     size_t offset;
 } CcKnobInfo;
 const CcKnobInfo *cc_policy_knobs(int *n);
+CC_MUST CC_NEW PyObject *cc_policy_dict(const CcKnobs *of); /* values by name, bool or int */
 
 typedef struct CcFreeze CcFreeze;
 typedef struct CcCaptures CcCaptures;

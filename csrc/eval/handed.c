@@ -1,23 +1,13 @@
-/* handed: functions that torch keeps and calls again in a backward, outside of every compiled call (rows HANDED of
+/* handed: functions that torch keeps and calls again in a backward, outside of every compiled call (rows KEEPS of
  * library.def). In a call that a break makes, torch gets a compiled function instead (ccompile/handed.py), which has the
  * knobs of the root and is freed with the root's entries. */
 #include "eval_int.h"
 
 enum { FUNCTION = 1 }; /* its place among the callee's arguments */
 
-static PyObject *knob_dict(const CcRoot *root) {
-    int n;
-    const CcKnobInfo *info = cc_policy_knobs(&n);
-    PyObject *d = PyDict_New();
-    for (int i = 0; d != NULL && i < n; i++) {
-        const int value = *(const int *)((const char *)&root->knobs + info[i].offset);
-        if (cc_listing_put(d, info[i].name, PyLong_FromLong(value)) < 0) Py_CLEAR(d);
-    }
-    return d;
-}
-
 static PyObject *new_table(const CcRoot *root) {
-    PyObject *type = cc_obj_of_module("ccompile.handed", "Handed"), *knobs = type != NULL ? knob_dict(root) : NULL;
+    PyObject *type = cc_obj_of_module("ccompile.handed", "Handed"),
+             *knobs = type != NULL ? cc_policy_dict(&root->knobs) : NULL;
     PyObject *dynamic = root->hints.all ? Py_True : root->hints.none ? Py_False : Py_None, *table = NULL;
     PyObject *none = knobs != NULL ? PyTuple_New(0) : NULL;
     PyObject *settings = none != NULL ? Py_BuildValue("{sOsO}", "options", knobs, "dynamic", dynamic) : NULL;
@@ -43,13 +33,18 @@ bool cc_handed_inside(PyObject *callable) {
 }
 
 bool cc_handed_replace(CcRoot *root, CcAct *act) {
-    if (!cc_text_is(act->co->co_qualname, "CheckpointFunction.forward") || !cc_library_hands(act->func)) return false;
+    if (!cc_library_keeps(act->co)) return false;
     const bool paused = cc_hook_pause(act->obs, true);
     if (root->handed == NULL) root->handed = new_table(root);
     PyObject *compiled =
         root->handed != NULL ? PyObject_CallMethod(root->handed, "compiled", "O", cc_act_get(act, FUNCTION)) : NULL;
     cc_hook_pause(act->obs, paused);
-    if (compiled != NULL) cc_act_put(act, FUNCTION, compiled);
-    else cc_raised_clear(); /* eager goes on */
+    if (compiled != NULL) {
+        cc_act_put(act, FUNCTION, compiled);
+    } else {
+        cc_log_add(CC_LOG_EAGER, "%s: a function that torch keeps could not be compiled on its own",
+                   cc_root_name(root));
+        cc_raised_clear();
+    }
     return compiled != NULL;
 }

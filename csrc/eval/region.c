@@ -58,9 +58,10 @@ static PyObject *unsupported_class;
 enum { MOST_NESTED = 32 };
 
 bool cc_eval_recording(void) {
-    return current != NULL && (current->depth >= MOST_NESTED || cc_rec_active(current->rec) || current->obs.dead ||
-                               !cc_hook_paused(&current->obs));
+    return current != NULL && (cc_rec_active(current->rec) || current->obs.dead || !cc_hook_paused(&current->obs));
 }
+
+bool cc_eval_deep(void) { return current != NULL && current->depth >= MOST_NESTED; }
 
 /* If is_compiling() has returned true in a call, it does so until the end of the call, even if CPython continues the
  * call: depending on the answer, libraries keep state in different places. */

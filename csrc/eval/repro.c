@@ -67,19 +67,6 @@ static PyObject *tensor_dict(const CcTrace *t, PyObject *const *kept, bool outpu
     return dict;
 }
 
-static PyObject *knob_dict(const CcRoot *root) {
-    int n;
-    const CcKnobInfo *info = cc_policy_knobs(&n);
-    PyObject *dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < n; i++) {
-        const int v = *(const int *)((const char *)&root->knobs + info[i].offset);
-        PyObject *value = info[i].kind == CC_KNOB_BOOL ? PyBool_FromLong(v) : PyLong_FromLong(v);
-        if (value == NULL || PyDict_SetItemString(dict, info[i].name, value) < 0) Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
-}
-
 void cc_repro_keep(const CcSegment *s, PyObject *const *kept, PyObject *const *symbol, const char *why) {
     if (writer == NULL) return;
     const CcTrace *t = s->trace;
@@ -93,7 +80,7 @@ void cc_repro_keep(const CcSegment *s, PyObject *const *kept, PyObject *const *s
                       ? NULL
                       : Py_BuildValue("{s:O,s:i,s:s,s:N,s:N,s:N,s:N}", "root", s->root->name, "segment", s->id, "why",
                                       why, "nodes", nodes, "inputs", tensor_dict(t, kept, false), "outputs",
-                                      tensor_dict(t, kept, true), "knobs", knob_dict(s->root));
+                                      tensor_dict(t, kept, true), "knobs", cc_policy_dict(&s->root->knobs));
     if (waiting == NULL) waiting = PyList_New(0);
     if (d == NULL || waiting == NULL || PyList_Append(waiting, d) < 0) PyErr_WriteUnraisable(writer);
     Py_XDECREF(d);

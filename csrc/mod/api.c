@@ -258,22 +258,9 @@ static PyObject *api_machine(PyObject *m, PyObject *unused) {
     return s;
 }
 
-static PyObject *knob_value(const CcKnobInfo *k) {
-    const int v = *(const int *)((const char *)&cc_policy + k->offset);
-    return k->kind == CC_KNOB_BOOL ? PyBool_FromLong(v) : PyLong_FromLong(v);
-}
-
 static PyObject *api_get_config(PyObject *m, PyObject *unused) {
     (void)m, (void)unused;
-    int n;
-    const CcKnobInfo *info = cc_policy_knobs(&n);
-    PyObject *d = PyDict_New();
-    for (int i = 0; d != NULL && i < n; i++) {
-        PyObject *v = knob_value(&info[i]);
-        if (v == NULL || PyDict_SetItemString(d, info[i].name, v) < 0) Py_CLEAR(d);
-        Py_XDECREF(v);
-    }
-    return d;
+    return cc_policy_dict(&cc_policy);
 }
 
 static PyObject *api_set_config(PyObject *m, PyObject *args) {

@@ -265,9 +265,14 @@ void cc_hook_disarm(CcObserver *obs) {
 
 CcObserver *cc_hook_current(void) { return innermost ? innermost->obs : NULL; }
 
-bool cc_hook_pause(CcObserver *obs, bool paused) {
+static Region *region_of(const CcObserver *obs) {
     Region *region = innermost;
     while (region && region->obs != obs) region = region->outer;
+    return region;
+}
+
+bool cc_hook_pause(CcObserver *obs, bool paused) {
+    Region *region = region_of(obs);
     if (!region) return false;
     bool before = region->paused;
     if (before == paused) return before;
@@ -278,8 +283,7 @@ bool cc_hook_pause(CcObserver *obs, bool paused) {
 }
 
 bool cc_hook_paused(const CcObserver *obs) {
-    const Region *region = innermost;
-    while (region && region->obs != obs) region = region->outer;
+    const Region *region = region_of(obs);
     return region && region->paused;
 }
 

@@ -2,7 +2,7 @@
  * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
 #include "rec_events.h"
 
-enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH, HANDED, UNWRAPPED };
+enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH, HANDED, KEEPS, UNWRAPPED };
 
 static const struct {
     int kind;
@@ -113,6 +113,11 @@ bool cc_library_unbroken(const PyCodeObject *co) {
 }
 
 bool cc_library_hands(PyFunctionObject *func) { return listed_behind_wrapper(HANDED, func); }
+
+bool cc_library_keeps(const PyCodeObject *co) {
+    const char *path = path_of(co);
+    return path != NULL && listed(KEEPS, co, path, 0);
+}
 
 bool cc_library_recorded(PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)func->func_code;

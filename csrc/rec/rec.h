@@ -322,6 +322,7 @@ const CcBreakInfo *cc_rec_why(const CcRec *rec); /* reason of the last break or 
  * answer. */
 CC_NEW PyObject *cc_intrin_answer(PyObject *func);
 bool cc_library_hands(PyFunctionObject *func); /* a row HANDED of library.def */
+bool cc_library_keeps(const PyCodeObject *co); /* a row KEEPS */
 /* Sets the result of cc_rec_why: why the recorder records nothing at act's instruction. */
 void cc_site_why(CcRec *rec, const CcAct *act, CcReason reason, const char *what);
 /* Callables, or types of callables, at which every recording breaks (ccompile.disable, ccompile.graph_break). */
