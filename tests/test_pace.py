@@ -18,7 +18,7 @@ SETTLED = 400  # calls after which clear pairs have told
 
 @pytest.fixture
 def laps():
-    yield _core.set_lap_clock
+    yield lambda clock: _core.set_lap_clock(lambda kind: clock(kind == "eager"))
     _core.set_lap_clock(None)
 
 

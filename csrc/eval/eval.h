@@ -161,7 +161,8 @@ int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
 CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
 
-/* For tests: a callable that returns a lap's time in ns, given whether it was eager; None: the real clock. */
+/* For tests: a callable that returns the time in ns of what was timed, given its kind: a lap ("eager", "compiled") or a
+ * plan's run ("packs", "reuses", "plain"; copies.c); None: the real clock. */
 void cc_pace_set_clock(PyObject *clock);
 
 /* ---- metrics.c ---- */

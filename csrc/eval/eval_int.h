@@ -124,6 +124,8 @@ void cc_shape_first(CcRoot *root, CcSegment *s); /* makes the recorded shape */
 /* Finds the shape of this run's key and evaluates its symbols. -1: all hold; else the symbolic guard that fails (past
  * the last one: a size is below 2, or a result is of another kind). */
 int cc_shape_find(CcSegment *s, CcCallState *x);
+/* Makes the plan anew, with the packed copies that pay by now. */
+void cc_shape_repack(CcSegment *s, CcShape *shape);
 /* Lets torch run the nodes for a new key, and makes its shape. The host's `at` tells how far it got. */
 CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcCallState *x);
 /* The same by rules, without a run: 0; -1: types are unknown, or a plan is not worth it; nothing has happened. */
@@ -151,14 +153,32 @@ bool cc_derive_same(const CcGraph *a, const CcGraph *b, bool grad, int *node);
 /* Takes ownership of the trace. NULL with MemoryError. */
 CcSegment *cc_segment_new(CcRoot *root, CcTrace *trace);
 
-/* freeze.c: NULL when the graph has no frozen input */
-CcFreeze *cc_freeze_new(const CcGraph *g);
+/* copies.c: whether packed copies of a plan's parameters pay */
+typedef struct CcCopies {
+    uint64_t ns[3];       /* shortest run of each kind; 0: not timed yet */
+    double changed, same; /* runs of late, by whether a parameter had changed */
+    bool plain;           /* the plan has no copies of what changes */
+    int runs, wait;       /* runs since the plan changed; least runs until it may change again */
+    int next;             /* runs without copies after they were given up */
+} CcCopies;
+enum { CC_RUN_PACKS, CC_RUN_REUSES, CC_RUN_PLAIN }; /* CcCopies.ns */
+/* Counts a run that took `ns`. True: the other kind of plan is needed; c->plain tells which. */
+bool cc_copies_ran(CcCopies *c, bool changed, uint64_t ns);
+void cc_copies_count(double *sum, bool one);         /* adds a run to a count of recent runs */
+void cc_copies_tell(const CcCopies *c, int segment); /* an event, after it turned */
+
+/* freeze.c: NULL when the graph has no frozen input. adapts: copies that do not pay are given up */
+CcFreeze *cc_freeze_new(const CcGraph *g, bool adapts);
 void cc_freeze_free(CcFreeze *f);
 /* Begins a run with these values; f may be NULL. False: eager would use casts that autocast made of parameters before
  * they were written to. */
 bool cc_freeze_begin(CcFreeze *f, PyObject *const *value);
 /* CcHost.version of a frozen value. */
 uint64_t cc_freeze_stamp(CcFreeze *f, int value, PyObject *tensor);
+/* Ends a run that succeeded. True: marks in the graph (CcVal.changes) have changed, so another plan is faster. */
+bool cc_freeze_end(CcFreeze *f, CcGraph *g);
+void cc_freeze_fix(CcFreeze *f);                     /* the plan stays as it is; f may be NULL */
+void cc_freeze_tell(const CcFreeze *f, int segment); /* why the marks have changed, as an event */
 
 void cc_segment_free(CcSegment *s);
 
@@ -255,6 +275,7 @@ bool cc_stretch_goes_on(const CcAct *act, const CcAct **arrays);
 void cc_pace_start(CcRoot *root);
 CC_MUST bool cc_pace_begin(CcRoot *root, CcLap *lap);
 void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok);
+uint64_t cc_pace_time(const char *kind, uint64_t ns); /* ns, or what the clock of tests says */
 
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames);
 bool cc_root_defers(CcRoot *root); /* whether a knob leaves code that no entry fits to eager, this time */

@@ -462,6 +462,8 @@ static CcRan run_nodes(CcSegment *s, CcCallState *x) {
     x->shape->running--;
     cc_span_close(&span);
     if (status == 0 && !planned) cc_shape_charge(s, cc_log_now_ns() - start);
+    const bool alone = x->shape->running == 0 && x->shape->captures == NULL;
+    if (status == 0 && alone && cc_freeze_end(x->shape->freeze, x->shape->graph)) cc_shape_repack(s, x->shape);
     if (status == 0) return CC_RAN;
     if (host.mismatch) cc_shape_reject_derived(s, x->shape);
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);

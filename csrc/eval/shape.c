@@ -156,7 +156,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     const CcTrace *t = s->trace;
     const uint64_t start = cc_log_now_ns();
     CcErr err = {0};
-    shape->freeze = cc_freeze_new(shape->graph);
+    shape->freeze = cc_freeze_new(shape->graph, !s->options.ordered);
     if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
     shape->graph->resizes = cc_trace_symbolic(t);
     shape->plan = cc_run_compile(shape->graph, &s->options, &err);
@@ -166,6 +166,7 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
         cc_repro_keep(s, kept, symbol, "the self-check failed");
         cc_run_free(shape->plan);
         shape->plan = cc_run_compile(shape->graph, &(CcRunOptions){.host_only = true}, &err);
+        cc_freeze_fix(shape->freeze);
     }
     if (shape->plan != NULL && s->trains) shape->training = cc_training_new(s, shape->graph);
     if (shape->plan != NULL && s->cuda_graphs) shape->captures = cc_capture_new(s, shape);
@@ -176,6 +177,25 @@ static void compile(CcSegment *s, CcShape *shape, PyObject *const *kept, PyObjec
     }
     cc_log_add(CC_LOG_FALLBACK, "segment %d: %s", s->id, err.text);
     s->broken = true;
+}
+
+void cc_shape_repack(CcSegment *s, CcShape *shape) {
+    const uint64_t start = cc_log_now_ns();
+    CcErr err = {0};
+    cc_freeze_tell(shape->freeze, s->id);
+    CcPlan *plan = cc_run_compile(shape->graph, &s->options, &err);
+    s->root->compile_ns += cc_log_now_ns() - start;
+    if (plan == NULL || shape->running > 0) { /* no memory, or in use by another thread: the plan that works stays */
+        if (plan != NULL) cc_run_free(plan);
+        cc_freeze_fix(shape->freeze);
+        return;
+    }
+    cc_run_free(shape->plan);
+    shape->plan = plan;
+    if (shape->ring != NULL) cc_ring_free(shape->ring);
+    if (s->reuse_results) shape->ring = cc_ring_new(shape->graph->val.n);
+    s->plans++;
+    cc_tell_plan(s, shape);
 }
 
 void cc_shape_first(CcRoot *root, CcSegment *s) {

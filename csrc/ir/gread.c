@@ -96,6 +96,7 @@ static bool value(Reader *r, int def, int *made) {
         if (word(r, "frozen, cast once")) v.frozen = CC_FROZEN_KEPT;
         else if (word(r, "frozen")) v.frozen = CC_FROZEN;
         else if (word(r, "cast once")) v.frozen = CC_FROZEN_CAST;
+        else if (word(r, "changes")) v.changes = true;
         else if (word(r, "grad")) v.type.requires_grad = true;
         else if (word(r, "out")) v.is_output = true;
         else if (word(r, "narrowed")) v.narrowed = true;

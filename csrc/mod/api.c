@@ -299,7 +299,7 @@ PyMethodDef cc_api_methods[] = {
      "skip_kernels(on)\n--\n\nFor measurements: while on, compiled calls check guards and allocate results but run no kernel, so results "
      "contain arbitrary data."},
     {"set_lap_clock", api_set_lap_clock, METH_O,
-     "set_lap_clock(clock)\n--\n\nFor tests: clock(eager) returns how many ns a timed call took; None restores the real clock."},
+     "set_lap_clock(clock)\n--\n\nFor tests: clock(kind) returns how many ns a timed call or run took; None restores the real clock."},
     {"counters", api_counters, METH_NOARGS, "counters() -> dict: events by kind, calls, hits, misses"},
     {"reset", api_reset, METH_NOARGS,
      "reset()\n--\n\nDrops everything that has been compiled and sets all counters to 0."},

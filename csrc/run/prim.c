@@ -62,8 +62,8 @@ int64_t cc_prim_base(const CcGraph *g, int *value) {
 }
 
 bool cc_prim_frozen(const CcGraph *g, int value) {
-    const int frozen = value >= 0 ? g->val.at[cc_graph_base(g, value)].frozen : CC_FROZEN_NOT;
-    return frozen == CC_FROZEN || frozen == CC_FROZEN_KEPT;
+    const CcVal *v = value >= 0 ? &g->val.at[cc_graph_base(g, value)] : NULL;
+    return v && !v->changes && (v->frozen == CC_FROZEN || v->frozen == CC_FROZEN_KEPT);
 }
 
 bool cc_prim_cast_once(const CcGraph *g, int value, CcDtype to) {
