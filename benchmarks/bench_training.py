@@ -52,6 +52,18 @@ def labelled(tokens: torch.Tensor) -> tuple[tuple, dict]:
     return (tokens,), {"labels": tokens, "use_cache": False}
 
 
+class Recurrent(nn.Module):
+    """A sequence model's head: two recurrent layers and a classifier of the last step."""
+
+    def __init__(self, kind: type[nn.RNNBase]):
+        super().__init__()
+        self.rnn, self.out = kind(128, 256, num_layers=2, batch_first=True, dropout=0.2), nn.Linear(256, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = self.rnn(x)
+        return self.out(y[:, -1])
+
+
 SMALL_LLAMA = {"vocab_size": 8000, "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 6,
                "num_attention_heads": 8, "num_key_value_heads": 8}  # fmt: skip
 # name -> (what, model, inputs)
@@ -70,6 +82,8 @@ WORKLOADS: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], tuple[tupl
         lambda: transformers_model("LlamaConfig", "LlamaForCausalLM", **SMALL_LLAMA),
         lambda: labelled(ids(8000, 1, 64)),
     ),
+    "GRU": ("16x50x128", lambda: Recurrent(nn.GRU), lambda: ((torch.randn(16, 50, 128),), {})),
+    "LSTM": ("16x50x128", lambda: Recurrent(nn.LSTM), lambda: ((torch.randn(16, 50, 128),), {})),
     "ResNet-50": (
         "4x3x224x224",
         lambda: transformers_model("ResNetConfig", "ResNetForImageClassification"),

@@ -164,6 +164,33 @@ def test_second_derivatives(name):
         close(*both, "derivative", {"rtol": 1e-8, "atol": 1e-9})
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_second_derivatives_of_a_modules_own_list(kind):
+    """The op takes the list itself, which may also change before the backward."""
+
+    class Stacked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = kind(torch.nn.Parameter(torch.randn(3)) for _ in range(3))
+
+        def forward(self, x):
+            return (torch.stack(self.parts) * x).tanh().exp().sum()
+
+    model = Stacked()
+    compiled, parts = ccompile.compile(model), [*model.parts]
+    for i in range(4):
+        x, both = torch.randn(3), []
+        for f in (model, compiled):
+            y = f(x)
+            model.parts = kind(reversed(parts)) if i == 1 else model.parts
+            if kind is list and i == 2:
+                model.parts.reverse()
+            first = torch.autograd.grad(y, parts, create_graph=True)
+            both.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), parts)])
+            model.parts = kind(parts)
+        close(*both, "derivative", {"rtol": 1e-5, "atol": 1e-6})
+
+
 def test_gradcheck():
     fn = ccompile.compile(FUNCTIONS["linear"])
     args = inputs()

@@ -178,12 +178,27 @@ typedef struct CcRecurCall {
     CcPacked *packed_wi, *packed_wh; /* NULL: packed in each call */
     uint64_t version_wi, version_wh;
     float *y, *last_h, *last_c; /* last_*: contiguous; NULL: not needed; last_c: LSTM only */
-    void *scratch;              /* cc_recur_bytes bytes, 64-byte aligned */
+    /* For the backward, contiguous: activated gates [steps][batch][CC_RECUR_KEPT][hidden], the last of a GRU h's part of
+     * the candidate; an LSTM's cells [steps][batch][hidden]. NULL: not kept; never kept for RNNs */
+    float *kept, *cells;
+    void *scratch; /* cc_recur_bytes bytes, 64-byte aligned */
 } CcRecurCall;
+/* The backward. Gradients of the gates' sums are contiguous, [steps][batch][gates * hidden]. */
+typedef struct CcRecurBack {
+    const float *grad_y, *grad_c; /* of y and of the last cells; NULL: 0 */
+    int64_t grad_step, grad_row, grad_c_row;
+    const float *y, *kept, *cells, *h, *c, *wh; /* as in the forward */
+    float *dx, *dh; /* of what x adds to the sums, and of what h adds: another array for a GRU, else dx again */
+    float *first_h, *first_c; /* of h and c, contiguous; NULL: not needed */
+    void *scratch;            /* cc_recur_back_bytes bytes, 64-byte aligned */
+} CcRecurBack;
+enum { CC_RECUR_KEPT = 4 };
 int cc_recur_gates(CcCell cell);
 size_t cc_recur_bytes(const CcRecur *r);
 /* any thread; -1: no memory */
 CC_MUST int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err);
+size_t cc_recur_back_bytes(const CcRecur *r);
+void cc_recur_back(const CcRecur *r, const CcRecurBack *call); /* any thread */
 
 /* ---- conv.c: 2-d convolutions, channels innermost; f32 ---- */
 typedef enum CcConvWay { CC_CONV_DIRECT, CC_CONV_DEPTHWISE, CC_CONV_WINOGRAD, CC_CONV_ONE } CcConvWay;

@@ -36,9 +36,19 @@ typedef struct Cell {
     int rows;
     int64_t units; /* hidden units in the block */
     const float *gates, *sum, *h;
-    float *c, *y;
-    int64_t gates_row, h_row, c_row, y_row;
+    float *c, *y, *kept, *cells;
+    int64_t gates_row, h_row, c_row, y_row, cells_row, hidden;
 } Cell;
+
+/* The backward of a step for rows of a block of units. */
+typedef struct Uncell {
+    int rows;
+    int64_t units;
+    const float *sum, *grad_y, *y, *kept, *cells; /* sum: what the next step gives h; NULL: none; grad_y: NULL: 0 */
+    const float *before;                          /* h, or an LSTM's cells, before the step */
+    float *dx, *dh, *carry; /* carry: what the next step gives to the cells (LSTM), or to h past the gates (GRU) */
+    int64_t sum_row, grad_row, y_row, before_row, hidden;
+} Uncell;
 
 typedef struct Kernels {
     int lanes, rows;
@@ -46,6 +56,8 @@ typedef struct Kernels {
     void (*direct)(const Product *p, int gates, int64_t w_row, int64_t gate_row, int64_t units);
     void (*pack)(const float *w, int64_t w_row, int64_t gate_row, int gates, int64_t units, int64_t n, float *to);
     void (*cell[4])(const Cell *c);
+    void (*kept[4])(const Cell *c); /* the same, which keeps what the backward reads; NULL: nothing */
+    void (*back[4])(const Uncell *c);
 } Kernels;
 
 #define LANES 16
@@ -190,6 +202,12 @@ static void project(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
+/* Where a row of this step keeps `each` numbers per unit. */
+static float *kept_at(const Layer *l, float *kept, int each, int64_t row) {
+    const int64_t at = l->t * l->r->batch + l->row0 + row;
+    return kept ? kept + at * each * l->r->hidden : l->call->y;
+}
+
 /* Units: [block][tile of rows]. */
 static void step(void *ctx, int64_t begin, int64_t end) {
     const Layer *l = ctx;
@@ -211,8 +229,12 @@ static void step(void *ctx, int64_t begin, int64_t end) {
                         .c = l->c + (from * l->blocks + block) * lanes,
                         .c_row = l->blocks * lanes,
                         .y = l->call->y + l->t * r->y_step + (l->row0 + from) * r->y_row + block * lanes,
-                        .y_row = r->y_row};
-        l->k->cell[r->cell](&c);
+                        .y_row = r->y_row,
+                        .kept = kept_at(l, l->call->kept, CC_RECUR_KEPT, from) + block * lanes,
+                        .cells = kept_at(l, l->call->cells, 1, from) + block * lanes,
+                        .cells_row = r->hidden,
+                        .hidden = r->hidden};
+        (l->call->kept ? l->k->kept : l->k->cell)[r->cell](&c);
     }
 }
 
@@ -239,10 +261,9 @@ static void run_steps(Layer *l) {
     }
 }
 
-/* Should threads divide the batch, so that no step waits for another thread? */
-static bool by_rows(const Layer *l) {
-    const CcRecur *r = l->r;
-    const int64_t parts = cc_omp_width(), weights = l->blocks * l->width * r->hidden;
+/* Should threads divide the batch, so that no step waits for another thread? weights: floats of the recurrent ones */
+static bool by_rows(const CcRecur *r, int64_t weights) {
+    const int64_t parts = cc_omp_width();
     return parts > 1 && (r->batch % parts == 0 || r->batch >= 2 * parts) && weights <= WEIGHTS_L2 &&
            weights * r->batch * r->steps >= SMALL / 8;
 }
@@ -281,7 +302,7 @@ int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err) {
             memset(l.c, 0, sizeof *l.c * (size_t)(c_row * r->batch));
             copy_rows(l.c, c_row, call->c, r->c_row, r->batch, r->hidden);
         }
-        if (by_rows(&l)) cc_omp_run(run_rows, &l, r->batch, cc_omp_width());
+        if (by_rows(r, l.blocks * l.width * r->hidden)) cc_omp_run(run_rows, &l, r->batch, cc_omp_width());
         else run_steps(&l);
         const float *h = call->y + (r->backward ? 0 : r->steps - 1) * r->y_step;
         if (call->last_h) copy_rows(call->last_h, r->hidden, h, r->y_row, r->batch, r->hidden);
@@ -290,4 +311,160 @@ int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err) {
     cc_packed_done(l.wi.kept);
     cc_packed_done(l.wh.kept);
     return status ? cc_err_set(err, CC_E_MEMORY, "no memory for packed weights") : 0;
+}
+
+/* ------------------------------------------------------------------ the backward */
+
+/* Steps are gone through in the reverse order. The gradient of h before a step is a product of the gradients of all its
+ * gates' sums with the weights, so that a step waits for all blocks of the step behind it; the rest is a matter of single
+ * units. A block has MAX_GATES vectors of units, for registers' sake. */
+typedef struct Back {
+    const CcRecur *r;
+    const CcRecurBack *call;
+    const Kernels *k;
+    int gates;
+    int64_t blocks, width; /* width: units of a block */
+    float *panels;         /* [block][gates * hidden][width] */
+    const float *zeros;
+    float *carry; /* [batch][hidden] */
+    int64_t row0, rows, t, tiles;
+    bool any; /* a step behind this one has been gone through */
+} Back;
+
+/* The step before t, in the forward's order; -1: there is none. */
+static int64_t step_before(const CcRecur *r, int64_t t) {
+    if (r->backward) return t + 1 < r->steps ? t + 1 : -1;
+    return t - 1;
+}
+
+static int64_t step_behind(const CcRecur *r, int64_t t) { return r->backward ? t - 1 : t + 1; }
+
+static int64_t back_blocks(const CcRecur *r, int64_t width) { return (r->hidden + width - 1) / width; }
+
+size_t cc_recur_back_bytes(const CcRecur *r) {
+    const int64_t width = MAX_GATES * kernels_of_cpu()->lanes;
+    const int64_t panels = back_blocks(r, width) * width * cc_recur_gates(r->cell) * r->hidden;
+    return (size_t)(panels + width + r->batch * r->hidden) * sizeof(float);
+}
+
+static void pack_turned(void *ctx, int64_t begin, int64_t end) {
+    const Back *b = ctx;
+    const int64_t rows = b->gates * b->r->hidden;
+    for (int64_t block = begin; block < end; block++) {
+        const int64_t units = CC_MIN(b->width, b->r->hidden - block * b->width);
+        float *to = b->panels + block * rows * b->width;
+        for (int64_t k = 0; k < rows; k++, to += b->width) {
+            memcpy(to, b->call->wh + k * b->r->wh_row + block * b->width, sizeof *to * (size_t)units);
+            memset(to + units, 0, sizeof *to * (size_t)(b->width - units));
+        }
+    }
+}
+
+/* What the step behind `t` gives to h of n rows: sum [n][width]. */
+static void sum_behind(const Back *b, int64_t block, int64_t row, int64_t n, float *sum) {
+    const int64_t gates = b->gates * b->r->hidden, t = step_behind(b->r, b->t);
+    const Product p = {.a = b->call->dh + (t * b->r->batch + b->row0 + row) * gates,
+                       .a_row = gates,
+                       .w = b->panels + block * gates * b->width,
+                       .first = b->zeros,
+                       .dst = sum,
+                       .dst_row = b->width,
+                       .n = gates};
+    b->k->product[n - 1][MAX_GATES - 1](&p);
+}
+
+/* Units: [block][tile of rows]. */
+static void unstep(void *ctx, int64_t begin, int64_t end) {
+    const Back *b = ctx;
+    const CcRecur *r = b->r;
+    const CcRecurBack *call = b->call;
+    const int64_t before = step_before(r, b->t);
+    _Alignas(64) float sum[MAX_ROWS * MAX_GATES * MAX_LANES];
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t block = u / b->tiles, tile = u % b->tiles, unit = block * b->width;
+        const int64_t from = b->rows * tile / b->tiles, to = b->rows * (tile + 1) / b->tiles;
+        const int64_t row = b->row0 + from, at = b->t * r->batch + row, gates = b->gates * r->hidden;
+        if (b->any) sum_behind(b, block, from, to - from, sum);
+        Uncell c = {.rows = (int)(to - from),
+                    .units = CC_MIN(b->width, r->hidden - unit),
+                    .sum = b->any ? sum : NULL,
+                    .sum_row = b->width,
+                    .grad_y = call->grad_y ? call->grad_y + b->t * call->grad_step + row * call->grad_row + unit : NULL,
+                    .grad_row = call->grad_row,
+                    .y = call->y + b->t * r->y_step + row * r->y_row + unit,
+                    .y_row = r->y_row,
+                    .hidden = r->hidden,
+                    .kept = call->y, /* RNNs keep nothing else */
+                    .dx = call->dx + at * gates + unit,
+                    .dh = call->dh + at * gates + unit,
+                    .carry = b->carry + row * r->hidden + unit};
+        if (call->kept) c.kept = call->kept + at * CC_RECUR_KEPT * r->hidden + unit;
+        if (r->cell == CC_CELL_LSTM) {
+            c.cells = call->cells + at * r->hidden + unit;
+            c.before = before < 0 ? call->c + row * r->c_row + unit
+                                  : call->cells + (before * r->batch + row) * r->hidden + unit;
+            c.before_row = before < 0 ? r->c_row : r->hidden;
+        } else if (r->cell == CC_CELL_GRU) {
+            c.before =
+                before < 0 ? call->h + row * r->h_row + unit : call->y + before * r->y_step + row * r->y_row + unit;
+            c.before_row = before < 0 ? r->h_row : r->y_row;
+        }
+        b->k->back[r->cell](&c);
+    }
+}
+
+/* The gradient of h, from the first step. Units as unstep's. */
+static void finish(void *ctx, int64_t begin, int64_t end) {
+    const Back *b = ctx;
+    const int64_t hidden = b->r->hidden;
+    _Alignas(64) float sum[MAX_ROWS * MAX_GATES * MAX_LANES];
+    for (int64_t u = begin; u < end; u++) {
+        const int64_t block = u / b->tiles, tile = u % b->tiles, unit = block * b->width;
+        const int64_t from = b->rows * tile / b->tiles, to = b->rows * (tile + 1) / b->tiles;
+        const int64_t units = CC_MIN(b->width, hidden - unit);
+        sum_behind(b, block, from, to - from, sum);
+        for (int64_t i = 0; i < to - from; i++) {
+            const int64_t at = (b->row0 + from + i) * hidden + unit;
+            for (int64_t k = 0; k < units; k++)
+                b->call->first_h[at + k] = sum[i * b->width + k] + (b->r->cell == CC_CELL_GRU ? b->carry[at + k] : 0);
+        }
+    }
+}
+
+static void run_back(Back *b) {
+    const CcRecur *r = b->r;
+    const int parts = parts_for(b->blocks * b->width * b->gates * r->hidden * b->rows);
+    b->tiles = (b->rows + b->k->rows - 1) / b->k->rows;
+    b->any = false;
+    b->t = r->backward ? 0 : r->steps - 1;
+    for (int64_t s = 0; s < r->steps; s++) {
+        cc_omp_run(unstep, b, b->blocks * b->tiles, parts);
+        b->any = true;
+        b->t += r->backward ? 1 : -1;
+    }
+    if (b->call->first_h) cc_omp_run(finish, b, b->blocks * b->tiles, parts);
+}
+
+/* All steps of batch rows [begin, end), on one thread. */
+static void run_back_rows(void *ctx, int64_t begin, int64_t end) {
+    Back b = *(const Back *)ctx;
+    b.row0 = begin;
+    b.rows = end - begin;
+    run_back(&b);
+}
+
+void cc_recur_back(const CcRecur *r, const CcRecurBack *call) {
+    Back b = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_recur_gates(r->cell), .rows = r->batch};
+    b.width = MAX_GATES * b.k->lanes;
+    b.blocks = back_blocks(r, b.width);
+    const int64_t weights = b.blocks * b.width * b.gates * r->hidden;
+    b.panels = call->scratch;
+    float *zeros = b.panels + weights;
+    b.zeros = memset(zeros, 0, sizeof *zeros * (size_t)b.width);
+    b.carry = memset(zeros + b.width, 0, sizeof *zeros * (size_t)(r->batch * r->hidden));
+    if (call->grad_c) copy_rows(b.carry, r->hidden, call->grad_c, call->grad_c_row, r->batch, r->hidden);
+    cc_omp_run(pack_turned, &b, b.blocks, parts_for(weights));
+    if (by_rows(r, weights)) cc_omp_run(run_back_rows, &b, r->batch, cc_omp_width());
+    else run_back(&b);
+    if (call->first_c) copy_rows(call->first_c, r->hidden, b.carry, r->hidden, r->batch, r->hidden);
 }

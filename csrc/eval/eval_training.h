@@ -56,7 +56,8 @@ typedef struct Run {
     int stage;
     CC_VEC(PyObject *) symbol; /* strong: the call's */
     /* for torchgrad.c */
-    CC_VEC(PyObject *) source; /* strong */
+    CC_VEC(PyObject *) source; /* strong; lists and tuples are copies, with None for inputs of the stage */
+    CC_VEC(int) place;         /* for each item of those: which input it was; -1: none */
     CC_VEC(uint64_t) version;  /* [kept input] when the forward ran */
     CcMode mode;               /* while the forward ran */
     bool twice;                /* a backward's gradients could be differentiated */
@@ -85,6 +86,8 @@ void cc_turns_order(const CcTraining *t, Stage *s); /* sorts `diff` */
 
 /* ---- torchgrad.c: a stage's gradients as torch computes them from its recorded nodes ---- */
 void cc_torchgrad_plan(const CcTraining *t, Stage *s); /* which inputs it needs, given joint.saved */
+/* Adds an object that nodes take, NULL if it does not exist, to the run's sources. 0, or -1 with an error set. */
+CC_MUST int cc_torchgrad_note(Run *run, PyObject *source);
 /* Keeps those inputs with the saved tensors, at the end of the forward. 0, or -1 with an error set. */
 CC_MUST int cc_torchgrad_keep(Run *run, CcAutogradResults *r);
 /* Differentiable if grad mode is on. Arguments as in CcAutogradKind.backward. */

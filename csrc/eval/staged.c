@@ -6,6 +6,7 @@ static void free_run(void *at) {
     for (int i = 0; i < r->source.n; i++) Py_XDECREF(r->source.at[i]);
     for (int i = 0; i < r->symbol.n; i++) Py_XDECREF(r->symbol.at[i]);
     cc_vec_free(&r->source);
+    cc_vec_free(&r->place);
     cc_vec_free(&r->version);
     cc_vec_free(&r->in);
     cc_vec_free(&r->symbol);
@@ -332,10 +333,12 @@ int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h) {
     cc_mode_read(&run->mode);
     for (int k = 0; k < s->cut->in.n; k++) cc_vec_push(&run->in, h->x->value[s->cut->in.at[k]]);
     for (int i = 0; i < h->x->n_symbol; i++) cc_vec_push(&run->symbol, Py_XNewRef(h->x->symbol[i]));
-    for (int i = 0; i < s->source.n; i++) cc_vec_push(&run->source, Py_XNewRef(h->x->gv[s->source.at[i]]));
+    int status = 0;
+    for (int i = 0; i < s->source.n && status == 0; i++) status = cc_torchgrad_note(run, h->x->gv[s->source.at[i]]);
     for (int i = 0; i < s->diff.n; i++) in[i] = run->in.at[s->diff.at[i]];
     h->at = t->graph->node.at[s->cut->node.at[s->last_write]].origin;
-    const int status = cc_autograd_apply(&KIND, run, in, n_in, out, n_out);
+    if (status == 0) status = cc_autograd_apply(&KIND, run, in, n_in, out, n_out);
+    else free_run(run);
     for (int k = 0; k < n_out && status == 0; k++) Py_XSETREF(h->x->value[s->cut->out.at[k]], out[k]);
     free(in);
     return status;

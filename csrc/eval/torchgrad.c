@@ -19,16 +19,24 @@ static bool is_output(const CcStage *s, int value) {
     return false;
 }
 
-/* needed[value]: it must be computed as it was, because the backward reads it or a value computed from it. Other values
+/* Marks a value of the stage's forward, or, if the stage has made it of a node (a cast, a layer of a recurrent op), what
+ * it was computed from. */
+static void need(const CcTraining *t, const CcGraph *forward, int value, bool *needed) {
+    if (needed[value]) return;
+    needed[value] = true;
+    if (value < t->graph->val.n) return;
+    const CcNode *n = &forward->node.at[forward->val.at[value].def];
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(forward, n, k);
+        if (o->kind == CC_IN_VALUE) need(t, forward, o->value, needed);
+    }
+}
+
+/* needed[value of the forward]: it must be computed as it was, because the backward reads it or a value computed from it. Other values
  * are operands of linear ops alone. */
 static void find_needed(const CcTraining *t, const Stage *s, bool *needed) {
     const CcGraph *forward = s->joint->forward;
-    for (int i = 0; i < s->joint->saved.n; i++) {
-        int v = s->joint->saved.at[i];
-        while (v >= t->graph->val.n)
-            v = cc_graph_source(forward, &forward->node.at[forward->val.at[v].def]); /* a cast */
-        needed[v] = true;
-    }
+    for (int i = 0; i < s->joint->saved.n; i++) need(t, forward, s->joint->saved.at[i], needed);
     for (int i = s->cut->node.n - 1; i >= 0; i--) {
         const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
         bool any = false;
@@ -44,7 +52,7 @@ static void find_needed(const CcTraining *t, const Stage *s, bool *needed) {
  * them. */
 void cc_torchgrad_plan(const CcTraining *t, Stage *s) {
     const CcGraph *forward = s->joint->forward;
-    bool *needed = cc_mem_get((size_t)t->graph->val.n + 1);
+    bool *needed = cc_mem_get((size_t)forward->val.n + 1);
     find_needed(t, s, needed);
     for (int k = 0; k < s->cut->in.n; k++) {
         cc_vec_push(&s->saved_at, index_of(s->joint, s->cut->in.at[k]));
@@ -124,6 +132,54 @@ static int find_inputs(const Run *run, const Stage *s, PyObject *const *saved, P
     return status;
 }
 
+/* ------------------------------------------------------------------ objects that nodes take */
+
+/* An input of the stage that this object is, looked for from `from` on: lists often have the order of the inputs. -1:
+ * it is none. */
+static int input_of(const Run *run, PyObject *o, int from) {
+    for (int i = 0; cc_tens_is(o) && i < run->in.n; i++) {
+        const int k = (from + i) % run->in.n;
+        if (run->in.at[k] == o) return k;
+    }
+    return -1;
+}
+
+static bool has_items(PyObject *o) { return o != NULL && (PyList_CheckExact(o) || PyTuple_CheckExact(o)); }
+
+/* The function may write to a list before the backward, and tensors must not live longer than what autograd saved. */
+int cc_torchgrad_note(Run *run, PyObject *source) {
+    PyObject *items = has_items(source) ? PySequence_List(source) : NULL;
+    if (has_items(source) && items == NULL) return -1;
+    for (Py_ssize_t i = 0, k = 0; items != NULL && i < PyList_GET_SIZE(items); i++) {
+        const int at = input_of(run, PyList_GET_ITEM(items, i), (int)k);
+        cc_vec_push(&run->place, at);
+        if (at < 0) continue;
+        k = at + 1;
+        PyList_SetItem(items, i, Py_NewRef(Py_None));
+    }
+    PyObject *kept =
+        items != NULL && PyTuple_CheckExact(source) ? PyList_AsTuple(items) : Py_XNewRef(items ? items : source);
+    Py_XDECREF(items);
+    if (kept == NULL && source != NULL) return -1;
+    cc_vec_push(&run->source, kept);
+    return 0;
+}
+
+/* The sources, where the aliases stand for the inputs: new references in gv. */
+static int find_sources(const Run *run, const Stage *s, PyObject *const *value, PyObject **gv) {
+    const int *place = run->place.at;
+    for (int i = 0; i < s->source.n; i++) {
+        PyObject *was = run->source.at[i], *now = has_items(was) ? PySequence_List(was) : Py_XNewRef(was);
+        if (now == NULL && was != NULL) return -1;
+        for (Py_ssize_t k = 0; has_items(was) && k < PyList_GET_SIZE(now); k++, place++)
+            if (*place >= 0) PyList_SetItem(now, k, Py_XNewRef(value[s->cut->in.at[*place]]));
+        if (was != NULL && PyTuple_CheckExact(was)) Py_SETREF(now, PyList_AsTuple(now));
+        if (now == NULL && was != NULL) return -1;
+        Py_XSETREF(gv[s->source.at[i]], now); /* two nodes may take it */
+    }
+    return 0;
+}
+
 /* ------------------------------------------------------------------ gradients */
 
 /* Runs the stage's recorded nodes by torch, on aliases of its inputs: gradients with respect to an alias are partial
@@ -147,7 +203,7 @@ static int repeat_nodes(Run *run, PyObject *const *saved, PyObject **value) {
     CcSegmentHost segment;
     const CcHost h = cc_segment_host(&segment, t->trace, &shape, &x);
     int status = find_inputs(run, s, saved, value);
-    for (int i = 0; i < s->source.n; i++) x.gv[s->source.at[i]] = run->source.at[i];
+    if (status == 0) status = find_sources(run, s, value, x.gv);
     for (int i = 0; i < t->trace->input.n; i++) x.gv[t->trace->input.at[i]] = value[t->trace->input_value.at[i]];
     for (int i = 0; i < t->trace->symbol.n; i++) x.symbol[i] = run->symbol.n > 0 ? run->symbol.at[i] : NULL;
     for (int i = 0; i < s->cut->node.n && status == 0; i++) {
@@ -158,6 +214,7 @@ static int repeat_nodes(Run *run, PyObject *const *saved, PyObject **value) {
         const int from = cc_repeat_takes(n) ? n->out0 : of, to = cc_repeat_takes(n) ? of : n->out0;
         if (of >= 0 && status == 0) Py_XSETREF(value[to], Py_XNewRef(value[from]));
     }
+    for (int i = 0; i < s->source.n; i++) Py_CLEAR(x.gv[s->source.at[i]]);
     free(scratch);
     return status;
 }

@@ -106,6 +106,10 @@ static int ops_of_eager(const CcNode *n) {
     case CC_OP_cross_entropy:
     case CC_OP_cosine_embedding:
     case CC_OP_triplet_margin: return 2;
+    case CC_OP_lstm:
+    case CC_OP_gru:
+    case CC_OP_rnn_tanh:
+    case CC_OP_rnn_relu: return LEAST_OPS; /* several for each step, or one that is slower than ours */
     default: return cc_op_is_view(n->op) ? 0 : 1;
     }
 }

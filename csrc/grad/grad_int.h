@@ -84,6 +84,14 @@ bool cc_puts_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
  * knows only the recorded operands ---- */
 void cc_casts_split(CcGraph *g);
 
+/* ---- recurrent.c ---- */
+bool cc_recurrent_is(const CcNode *n); /* lstm, gru, rnn_tanh, rnn_relu: parts of it have derivatives */
+bool cc_recurrent_takes(const CcGraph *g, const CcNode *n);
+bool cc_recurrent_reads(const CcGraph *g, const CcNode *n, int value); /* as cc_rules_reads */
+/* Replaces them, in a stage's graph, by nodes for each layer and direction. */
+void cc_recurrent_split(CcGraph *g);
+bool cc_recurrent_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+
 /* ---- batch.c ---- */
 bool cc_batch_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 void cc_batch_lower(CcGraph *g);                  /* batch_normed is batch_norm for kernels */

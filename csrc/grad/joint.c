@@ -224,6 +224,13 @@ static void repeat_unkept(Cut *c) {
         }
 }
 
+/* The gradient of a transposed input stays transposed in eager, as that of batch-first layers. */
+static CcType own_type(const CcGraph *g, int input, int grad) {
+    const int def = g->val.at[grad].def;
+    const bool turned = def >= 0 && (g->node.at[def].op == CC_OP_transpose || g->node.at[def].op == CC_OP_permute);
+    return cc_adjoint_like(&g->val.at[turned ? grad : input].type);
+}
+
 /* A gradient that is a seed, or the gradient of several inputs, is copied: each result is a tensor of its own. */
 static void own_grads(CcGraph *g, const CcStage *s, CcJoint *j) {
     for (int k = 0; k < j->grad.n; k++) {
@@ -231,7 +238,7 @@ static void own_grads(CcGraph *g, const CcStage *s, CcJoint *j) {
         for (int i = 0; i < k; i++) shared = shared || (j->grad.at[k] >= 0 && j->grad.at[i] == j->grad.at[k]);
         const CcOperand in = {.kind = CC_IN_VALUE, .value = j->grad.at[k]};
         if (shared || (j->grad.at[k] >= 0 && cc_op_is_view(g->node.at[g->val.at[j->grad.at[k]].def].op))) {
-            const CcType t = cc_adjoint_like(&g->val.at[s->in.at[k]].type);
+            const CcType t = own_type(g, s->in.at[k], j->grad.at[k]);
             const int node = cc_graph_node(g, CC_OP_copy, 0, -1, &in, 1, &t, 1);
             j->grad.at[k] = g->node.at[node].out0;
         }
@@ -356,6 +363,7 @@ static CcGraph *stage_graph(const CcGraph *g, const CcStage *s) {
     cc_vec_free(&nodes);
     for (int i = 0; i < out->node.n; i++) out->node.at[i].origin = i;
     cc_casts_split(out);
+    cc_recurrent_split(out);
     return out;
 }
 

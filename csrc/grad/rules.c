@@ -495,6 +495,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_attention_dropped: return cc_attention_apply(a, n) || cc_compose_apply(a, n);
     case CC_OP_embedding: return embedding(a, n);
     case CC_OP_batch_normed: return cc_batch_apply(a, n);
+    case CC_OP_recur: return cc_recurrent_apply(a, n);
     case CC_OP_conv: return cc_spatial_conv(a, n);
     case CC_OP_conv_transpose: return cc_spatial_conv_transpose(a, n);
     case CC_OP_max_pool: return cc_spatial_max_pool(a, n);
@@ -591,6 +592,7 @@ static void drop(Adjoint *a) {
 bool cc_rules_take(const CcGraph *g, int node) {
     Adjoint a;
     int n_forward;
+    if (cc_recurrent_is(&g->node.at[node])) return cc_recurrent_takes(g, &g->node.at[node]);
     const bool takes = differentiate(g, &g->node.at[node], &a, &n_forward);
     drop(&a);
     return takes;
@@ -619,12 +621,14 @@ static bool backward_reads(const CcGraph *g, const CcNode *node, int from, int t
 }
 
 bool cc_rules_saves(const CcGraph *g, int node) {
-    return backward_reads(g, &g->node.at[node], 0, -1) || saves_unread(g, &g->node.at[node]);
+    return cc_recurrent_is(&g->node.at[node]) || backward_reads(g, &g->node.at[node], 0, -1) ||
+           saves_unread(g, &g->node.at[node]);
 }
 
 /* alone() numbers a node's operands in order, then its results. */
 bool cc_rules_reads(const CcGraph *g, const CcNode *n, int value) {
     int at = 0;
+    if (cc_recurrent_is(n)) return cc_recurrent_reads(g, n, value);
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
         if (o->kind != CC_IN_VALUE || first_use(g, n, k) < k) continue;

@@ -6,7 +6,7 @@
  * callables of torch are recognised by module or type name and become CC_T_UNKNOWN, which promises nothing. */
 #include "tens_int.h"
 
-enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512 }; /* torch.def */
+enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512, P = 1024 }; /* torch.def */
 
 typedef struct Fact {
     const char *name;
@@ -214,6 +214,8 @@ static void apply_arguments(const Fact *f, int bound, PyObject *const *args, Py_
     if (f->argument && (flags & (W | R))) {
         PyObject *value = argument(args, n, kwnames, f->position - bound, f->argument);
         if (!value || falsy(value)) flags &= ~(W | R);
+        PyObject *before = flags & P ? argument(args, n, kwnames, f->position - 1 - bound, "dropout") : NULL;
+        if (before && falsy(before)) flags &= ~R;
         PyObject *kept = flags & K ? argument(args, n, kwnames, f->position - 2 - bound, "running_mean") : NULL;
         if (flags & K && (!kept || kept == Py_None)) flags &= ~W;
     }

@@ -1,0 +1,322 @@
+/* recurrent: recurrent layers under autograd. A stage has a node for each layer and direction, which keeps what its
+ * backward reads:
+ *
+ *   y, h_n = gru(x, h, weights)   ->   for each layer, for each direction d:   y_d, gates = recur(x, h[i], weights of i)
+ *                                      x = cat(y_0, y_1), the next layer's    ...    h_n = cat(last step of each y)
+ *
+ * The backward of a node gives the gradients of the sums that enter the gates, s; what follows from them are products
+ * over all steps: dx = s @ w_x, dw_x = s^T @ x, dw_h = s^T @ (h of the step before), db = sum(s). */
+#include "grad_int.h"
+
+typedef enum Cell { LSTM, GRU, TANH, RELU } Cell; /* as CcCell of dev/ */
+
+typedef struct Layers {
+    Cell cell;
+    CcOperand x, h, c; /* c: LSTM only */
+    int first, each;   /* operands: the first weight; weights of a part */
+    int layers, directions;
+    bool biases, batch_first;
+} Layers;
+
+static int gates_of(Cell cell) { return cell == LSTM ? 4 : cell == GRU ? 3 : 1; }
+
+static const CcType *type_at(const CcGraph *g, CcOperand o) {
+    return o.kind == CC_IN_VALUE ? &g->val.at[o.value].type : NULL;
+}
+
+static bool is_like(const CcType *t, int ndim, int64_t a, int64_t b, int64_t c) {
+    const int64_t size[3] = {a, b, c};
+    return t != NULL && t->dtype == CC_DT_F32 && t->device == 1 && t->ndim == ndim &&
+           memcmp(t->size, size, sizeof *size * (size_t)ndim) == 0;
+}
+
+static bool read_operands(const CcGraph *g, const CcNode *n, Layers *l) {
+    CcIn_lstm in;
+    CcIn_gru other;
+    if (n->op == CC_OP_lstm && cc_in_lstm(g, n, &in)) {
+        l->cell = LSTM;
+    } else {
+        l->cell = n->op == CC_OP_gru ? GRU : n->op == CC_OP_rnn_tanh ? TANH : RELU;
+        if ((l->cell == RELU && n->op != CC_OP_rnn_relu) || !cc_in_gru(g, n, &other)) return false;
+        in = (CcIn_lstm){
+            other.x,          other.h, none(), other.weights, other.has_biases, other.layers, other.bidirectional,
+            other.batch_first};
+    }
+    const CcOperand flag[] = {in.has_biases, in.bidirectional, in.batch_first};
+    for (int i = 0; i < CC_COUNT(flag); i++)
+        if (flag[i].kind != CC_IN_BOOL && flag[i].kind != CC_IN_INT) return false;
+    l->x = in.x;
+    l->h = in.h;
+    l->c = in.c;
+    l->first = in.weights.first;
+    l->biases = in.has_biases.i != 0;
+    l->each = l->biases ? 4 : 2;
+    l->directions = in.bidirectional.i != 0 ? 2 : 1;
+    l->batch_first = in.batch_first.i != 0;
+    l->layers = in.layers.kind == CC_IN_INT && in.layers.i > 0 && in.layers.i <= n->n_in ? (int)in.layers.i : 0;
+    return l->layers > 0 && in.weights.n == l->layers * l->directions * l->each &&
+           n->n_out == (l->cell == LSTM ? 3 : 2);
+}
+
+/* All in f32, without projections. */
+static bool read_layers(const CcGraph *g, const CcNode *n, Layers *l) {
+    if (!read_operands(g, n, l)) return false;
+    const CcType *x = type_at(g, l->x), *y = &g->val.at[n->out0].type,
+                 *w = type_at(g, *cc_graph_operand(g, n, l->first + 1));
+    if (x == NULL || x->ndim != 3 || w == NULL || w->ndim != 2 || cc_type_numel(x) == 0) return false;
+    const int64_t steps = x->size[l->batch_first], batch = x->size[!l->batch_first], hidden = w->size[1];
+    const int64_t wide = hidden * l->directions, sums = gates_of(l->cell) * hidden;
+    const int parts = l->layers * l->directions;
+    if (hidden == 0 || !is_like(x, 3, x->size[0], x->size[1], x->size[2])) return false;
+    if (!is_like(y, 3, l->batch_first ? batch : steps, l->batch_first ? steps : batch, wide) || !cc_type_dense(y))
+        return false;
+    for (int k = 1; k < n->n_out; k++)
+        if (!is_like(&g->val.at[n->out0 + k].type, 3, parts, batch, hidden)) return false;
+    if (!is_like(type_at(g, l->h), 3, parts, batch, hidden)) return false;
+    if (l->cell == LSTM && !is_like(type_at(g, l->c), 3, parts, batch, hidden)) return false;
+    for (int i = 0; i < parts * l->each; i++) {
+        const CcType *t = type_at(g, *cc_graph_operand(g, n, l->first + i));
+        const int64_t in = i % l->each == 1 ? hidden : i < l->directions * l->each ? x->size[2] : wide;
+        if (!(i % l->each < 2 ? is_like(t, 2, sums, in, 0) : is_like(t, 1, sums, 0, 0))) return false;
+    }
+    return true;
+}
+
+bool cc_recurrent_is(const CcNode *n) {
+    return n->op == CC_OP_lstm || n->op == CC_OP_gru || n->op == CC_OP_rnn_tanh || n->op == CC_OP_rnn_relu;
+}
+
+bool cc_recurrent_takes(const CcGraph *g, const CcNode *n) {
+    Layers l;
+    return read_layers(g, n, &l);
+}
+
+/* Eager's backward reads x, states, weights of states, and results; biases only for their sizes. */
+bool cc_recurrent_reads(const CcGraph *g, const CcNode *n, int value) {
+    Layers l;
+    if (!read_layers(g, n, &l)) return false;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        const bool bias = k >= l.first && k < l.first + l.layers * l.directions * l.each && (k - l.first) % l.each >= 2;
+        if (o->kind == CC_IN_VALUE && o->value == value && !bias) return true;
+    }
+    return value == n->out0;
+}
+
+/* ------------------------------------------------------------------ the forward's parts */
+
+typedef struct Split {
+    Adjoint a; /* inserts before the node */
+    const Layers *l;
+    CcNode n;
+    int64_t steps, batch, hidden;
+} Split;
+
+typedef CC_VEC(CcOperand) Operands;
+
+static CcType shaped(int ndim, int64_t a, int64_t b, int64_t c) {
+    CcType t = {.dtype = CC_DT_F32, .device = 1, .ndim = (int8_t)ndim, .size = {a, b, c}};
+    cc_type_make_contiguous(&t);
+    return t;
+}
+
+/* Inserts a node whose results are values from `out` on. */
+static void insert(Split *s, CcOpId op, const CcOperand *in, int n_in, int out, int n_out) {
+    CcGraph *g = s->a.g;
+    const CcNode n = {.op = (uint16_t)op, .in0 = g->operand.n, .n_in = n_in, .out0 = out, .n_out = n_out, .host = -1};
+    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
+    const int def = cc_edit_insert(g, s->a.before, &n);
+    for (int i = 0; i < n_out; i++) g->val.at[out + i].def = def;
+}
+
+/* v, copied if its columns are not dense. */
+static int with_dense_rows(Adjoint *a, int v) {
+    const CcType t = *type_of(a, v), dense = cc_adjoint_dense(&t);
+    return t.size[t.ndim - 1] == 1 || t.stride[t.ndim - 1] == 1 ? v : emit(a, CC_OP_copy, &dense, value_of(v));
+}
+
+/* Part i of states [parts, batch, hidden] */
+static CcOperand part_of(Split *s, CcOperand states, int i) {
+    CcType t = *type_of(&s->a, states.value);
+    for (int d = 0; d < 2; d++) {
+        t.size[d] = t.size[d + 1];
+        t.stride[d] = t.stride[d + 1];
+    }
+    t.ndim = 2;
+    const int v = make(&s->a, select, &t, .x = states, .dim = int_of(0), .index = int_of(i));
+    return value_of(with_dense_rows(&s->a, v));
+}
+
+/* [a, b, n] as [b, a, n] */
+static int turned(Adjoint *a, int v) {
+    CcType t = *type_of(a, v);
+    for (int d = 0; d < 2; d++) {
+        t.size[d] = type_of(a, v)->size[!d];
+        t.stride[d] = type_of(a, v)->stride[!d];
+    }
+    return make(a, transpose, &t, .x = value_of(v), .dim0 = int_of(0), .dim1 = int_of(1));
+}
+
+static int step_of(Adjoint *a, int v, int64_t from, int64_t steps) {
+    CcType t = *type_of(a, v);
+    t.size[0] = steps;
+    return emit(a, CC_OP_slice, &t, value_of(v), int_of(0), int_of(from));
+}
+
+/* A layer in one direction, part i. -> its y; appends its last states [1, batch, hidden] */
+static int insert_part(Split *s, int x, int i, Operands *last_h, Operands *last_c) {
+    const Layers *l = s->l;
+    CcGraph *g = s->a.g;
+    const int at = s->n.in0 + l->first + i * l->each, reversed = i % l->directions;
+    CcOperand in[] = {value_of(x), part_of(s, l->h, i), none(),          none(), none(), none(),
+                      none(),      int_of(l->cell),     int_of(reversed)};
+    if (l->cell == LSTM) in[2] = part_of(s, l->c, i);
+    for (int k = 0; k < l->each; k++) in[3 + k] = g->operand.at[at + k];
+    const int y = g->val.n;
+    const CcType state = shaped(2, s->batch, s->hidden, 0), steps = shaped(3, s->steps, s->batch, s->hidden),
+                 gates = shaped(3, s->steps, s->batch, 4 * s->hidden), one = shaped(3, 1, s->batch, s->hidden);
+    cc_vec_push(&g->val, (CcVal){.type = steps});
+    if (l->cell == LSTM) cc_vec_push(&g->val, (CcVal){.type = state});
+    if (l->cell == LSTM || l->cell == GRU) cc_vec_push(&g->val, (CcVal){.type = gates});
+    if (l->cell == LSTM) cc_vec_push(&g->val, (CcVal){.type = steps});
+    insert(s, CC_OP_recur, in, CC_COUNT(in), y, g->val.n - y);
+    cc_vec_push(last_h, value_of(step_of(&s->a, y, reversed ? 0 : s->steps - 1, 1)));
+    if (l->cell == LSTM) cc_vec_push(last_c, value_of(make(&s->a, view, &one, .x = value_of(y + 1))));
+    return y;
+}
+
+/* Makes an existing value of one or several others, joined along a dim. */
+static void join(Split *s, Operands *parts, int dim, int out) {
+    if (parts->n > 1) cc_vec_push(parts, int_of(dim));
+    insert(s, parts->n > 1 ? CC_OP_cat : CC_OP_copy, parts->at, parts->n, out, 1);
+}
+
+static int joined(Split *s, Operands *parts) {
+    if (parts->n == 1) return parts->at[0].value;
+    const CcType wide = shaped(3, s->steps, s->batch, s->hidden * parts->n);
+    cc_vec_push(&s->a.g->val, (CcVal){.type = wide});
+    const int v = s->a.g->val.n - 1;
+    join(s, parts, 2, v);
+    return v;
+}
+
+static void insert_layers(Split *s) {
+    const Layers *l = s->l;
+    Operands last_h = {0}, last_c = {0}, y = {0};
+    int x = l->x.value;
+    if (l->batch_first) { /* a copy, of which all products of the backward are one matrix */
+        const CcType t = shaped(3, s->steps, s->batch, type_of(&s->a, x)->size[2]);
+        x = emit(&s->a, CC_OP_copy, &t, value_of(turned(&s->a, x)));
+    }
+    for (int layer = 0; layer < l->layers; layer++) {
+        if (layer > 0) x = joined(s, &y);
+        y.n = 0;
+        x = with_dense_rows(&s->a, x);
+        for (int d = 0; d < l->directions; d++)
+            cc_vec_push(&y, value_of(insert_part(s, x, layer * l->directions + d, &last_h, &last_c)));
+    }
+    for (int d = 0; d < y.n && l->batch_first; d++) y.at[d] = value_of(turned(&s->a, y.at[d].value));
+    join(s, &y, 2, s->n.out0);
+    join(s, &last_h, 0, s->n.out0 + 1);
+    if (l->cell == LSTM) join(s, &last_c, 0, s->n.out0 + 2);
+    cc_vec_free(&last_h);
+    cc_vec_free(&last_c);
+    cc_vec_free(&y);
+}
+
+/* What the split has made is part of autograd's graph, but for what is only kept for the backward. */
+static void mark(CcGraph *g, int first_node, int first_value, const CcNode *of) {
+    const bool grad = g->val.at[of->out0].type.requires_grad;
+    for (int v = first_value; v < g->val.n; v++) g->val.at[v].type.requires_grad = grad;
+    for (int i = first_node; i < g->node.n; i++) {
+        CcNode *n = &g->node.at[i];
+        n->origin = of->origin;
+        n->checkpoint = of->checkpoint;
+        const int results = n->op != CC_OP_recur ? n->n_out : n->n_out == 4 ? 2 : 1;
+        for (int k = results; k < n->n_out; k++) g->val.at[n->out0 + k].type.requires_grad = false;
+    }
+}
+
+static void split(CcGraph *g, int node, const Layers *l) {
+    Split s = {.a = {.g = g, .before = node}, .l = l, .n = g->node.at[node]};
+    const CcType *h = &g->val.at[l->h.value].type;
+    const int first_node = g->node.n, first_value = g->val.n;
+    s.steps = g->val.at[l->x.value].type.size[l->batch_first];
+    s.batch = h->size[1];
+    s.hidden = h->size[2];
+    insert_layers(&s);
+    mark(g, first_node, first_value, &s.n);
+    cc_edit_drop(g, node);
+}
+
+void cc_recurrent_split(CcGraph *g) {
+    const int n = g->node.n;
+    Layers l;
+    cc_edit_settle(g);
+    for (int i = 0; i < n; i++)
+        if (cc_recurrent_is(&g->node.at[i]) && read_layers(g, &g->node.at[i], &l)) split(g, i, &l);
+    cc_edit_settle(g);
+}
+
+/* ------------------------------------------------------------------ the backward of a part */
+
+/* dw_h: the sums of each step with h of the step before. */
+static void add_weights_of_state(Adjoint *a, const CcIn_recur *in, int sums, int y) {
+    const int64_t steps = type_of(a, y)->size[0];
+    const bool reversed = in->reversed.i != 0;
+    const int first = step_of(a, sums, reversed ? steps - 1 : 0, 1);
+    cc_adjoint_add(
+        a, in->w_h.value,
+        cc_adjoint_product(a, cc_adjoint_transposed(a, cc_adjoint_matrix(a, first)), in->h.value, in->w_h.value));
+    if (steps == 1) return;
+    const int rest = step_of(a, sums, reversed ? 0 : 1, steps - 1), before = step_of(a, y, reversed ? 1 : 0, steps - 1);
+    cc_adjoint_add(a, in->w_h.value,
+                   cc_adjoint_product(a, cc_adjoint_transposed(a, cc_adjoint_matrix(a, rest)),
+                                      cc_adjoint_matrix(a, before), in->w_h.value));
+}
+
+static void add_bias(Adjoint *a, CcOperand bias, int sums, int *made) {
+    if (!wants(a, bias)) return;
+    if (*made < 0) *made = cc_adjoint_summed(a, sums, *type_of(a, bias.value));
+    cc_adjoint_add(a, bias.value, *made);
+}
+
+bool cc_recurrent_apply(Adjoint *a, const CcNode *n) {
+    CcIn_recur in;
+    if (!cc_in_recur(a->g, n, &in)) return false;
+    const Cell cell = (Cell)in.cell.i;
+    const int y = n->out0, grad_y = a->grad[y], grad_c = cell == LSTM ? a->grad[y + 1] : -1;
+    const CcType t = *type_of(a, y), state = shaped(2, t.size[1], t.size[2], 0),
+                 gates = shaped(3, t.size[0], t.size[1], gates_of(cell) * t.size[2]);
+    const CcOperand kept = cell == LSTM ? value_of(y + 2) : cell == GRU ? value_of(y + 1) : none();
+    const CcOperand operands[] = {grad_y >= 0 ? value_of(with_dense_rows(a, grad_y)) : none(),
+                                  grad_c >= 0 ? value_of(with_dense_rows(a, grad_c)) : none(),
+                                  value_of(y),
+                                  kept,
+                                  cell == LSTM ? value_of(y + 3) : none(),
+                                  in.h,
+                                  in.c,
+                                  in.w_h,
+                                  in.cell,
+                                  in.reversed};
+    const CcType types[] = {gates, state, cell == LSTM ? state : gates};
+    const int n_out = cell == LSTM || cell == GRU ? 3 : 2;
+    const int node = cc_graph_node(a->g, CC_OP_recur_grad, 0, -1, operands, CC_COUNT(operands), types, n_out);
+    const int out = a->g->node.at[node].out0;
+    const int sums = cc_adjoint_matrix(a, out), of_h = cell == GRU ? out + 2 : out;
+    if (wants(a, in.h)) cc_adjoint_add(a, in.h.value, out + 1);
+    if (wants(a, in.c)) cc_adjoint_add(a, in.c.value, out + 2);
+    if (wants(a, in.x)) {
+        const int dx = cc_adjoint_product(a, sums, in.w_x.value, -1);
+        cc_adjoint_add(a, in.x.value, cc_adjoint_reshaped(a, dx, type_of(a, in.x.value)));
+    }
+    if (wants(a, in.w_x))
+        cc_adjoint_add(
+            a, in.w_x.value,
+            cc_adjoint_product(a, cc_adjoint_transposed(a, sums), cc_adjoint_matrix(a, in.x.value), in.w_x.value));
+    if (wants(a, in.w_h)) add_weights_of_state(a, &in, of_h, y);
+    int bias = -1, other = -1;
+    add_bias(a, in.b_x, sums, &bias);
+    add_bias(a, in.b_h, of_h == out ? sums : cc_adjoint_matrix(a, of_h), of_h == out ? &bias : &other);
+    return true;
+}
