@@ -162,7 +162,6 @@ bool cc_gemv_can(const CcGemv *g);
 CC_MUST int cc_gemv_run(const CcGemv *g, const void *w, const void *x, const void *bias, void *y);
 
 /* ---- recur.c: one recurrent layer in one direction, over all time steps; f32 ---- */
-typedef enum CcCell { CC_CELL_LSTM, CC_CELL_GRU, CC_CELL_TANH, CC_CELL_RELU } CcCell;
 /* Strides in elements between time steps and between batch rows; columns are contiguous. All sizes > 0. */
 typedef struct CcRecur {
     CcCell cell;

@@ -208,7 +208,7 @@ CC_MUST CC_NEW PyObject *cc_draw_bools(const CcType *type, double p);
 
 /* ---- repeat.c ---- */
 bool cc_repeat_takes(const CcNode *n); /* a node that draws.c or batch.c made, which has no recorded action */
-/* Sets value[n->out0], a new reference. -1 with an error set. */
+/* Sets the node's results, new references. -1 with an error set. */
 CC_MUST int cc_repeat_node(const CcGraph *g, const CcNode *n, PyObject **value);
 
 /* ---- aten.c ---- */

@@ -89,9 +89,82 @@ static PyObject *batch_normed(const Operands *o, const CcIn_batch_normed *in) {
     return r;
 }
 
+/* A tensor's items [from, from + n) of its first dim. */
+static PyObject *items(PyObject *t, Py_ssize_t from, Py_ssize_t n) {
+    return PyObject_CallMethod(t, "narrow", "inn", 0, from, n);
+}
+
+static PyObject *turned(PyObject *t) {
+    PyObject *r = t != NULL ? PyObject_CallMethod(t, "transpose", "ii", 0, 1) : NULL;
+    Py_XDECREF(t);
+    return r;
+}
+
+typedef struct Layers {
+    const Operands *o;
+    const CcNode *n;
+    CcIn_layers_dropped in;
+    PyObject *f; /* torch.lstm .. */
+    int states, directions, each;
+    PyObject *last[2]; /* lists of the layers' h_n and c_n */
+} Layers;
+
+static CcOperand state_of(const Layers *l, int i) { return *cc_graph_operand(l->o->g, l->n, l->in.states.first + i); }
+
+/* One layer of all directions, on steps first. Steals x; -> its y */
+static PyObject *layer(Layers *l, PyObject *x, int i) {
+    const Operands *o = l->o;
+    const int weights = l->directions * l->each, d = l->directions;
+    PyObject *params = PyList_New(weights), *h = items(o->value[state_of(l, 0).value], i * d, d), *r = NULL;
+    for (int k = 0; params != NULL && k < weights; k++)
+        PyList_SET_ITEM(params, k, tensor_of(o, state_of(l, l->states + i * weights + k)));
+    if (l->states == 2 && h != NULL) h = Py_BuildValue("(NN)", h, items(o->value[state_of(l, 1).value], i * d, d));
+    if (x != NULL && h != NULL && params != NULL)
+        r = PyObject_CallFunction(l->f, "OOOOidOOO", x, h, params, l->in.has_biases.i ? Py_True : Py_False, 1, 0.0,
+                                  Py_True, d == 2 ? Py_True : Py_False, Py_False);
+    PyObject *y = r != NULL ? Py_NewRef(PyTuple_GET_ITEM(r, 0)) : NULL;
+    for (int k = 0; r != NULL && k < l->states; k++)
+        if (PyList_Append(l->last[k], PyTuple_GET_ITEM(r, 1 + k)) < 0) Py_CLEAR(y);
+    Py_XDECREF(r);
+    Py_XDECREF(params);
+    Py_XDECREF(h);
+    Py_XDECREF(x);
+    return y;
+}
+
+/* Layer by layer, with the masks that were drawn. Sets all results. */
+static int layers_dropped(const Operands *o, const CcNode *n, const CcIn_layers_dropped *in) {
+    static const char *const NAME[] = {
+        [CC_CELL_LSTM] = "lstm", [CC_CELL_GRU] = "gru", [CC_CELL_TANH] = "rnn_tanh", [CC_CELL_RELU] = "rnn_relu"};
+    Layers l = {.o = o, .n = n, .in = *in, .f = cc_obj_of_module("torch", NAME[in->cell.i])};
+    l.states = in->cell.i == CC_CELL_LSTM ? 2 : 1;
+    l.directions = in->bidirectional.i ? 2 : 1;
+    l.each = in->has_biases.i ? 4 : 2;
+    PyObject *cat = cc_obj_of_module("torch", "cat"), *x = tensor_of(o, in->x);
+    const int masks = l.states + (int)in->layers.i * l.directions * l.each;
+    for (int k = 0; k < l.states; k++) l.last[k] = PyList_New(0);
+    const bool ready = l.f != NULL && cat != NULL && l.last[0] != NULL && (l.states == 1 || l.last[1] != NULL);
+    if (!ready) Py_CLEAR(x);
+    if (in->batch_first.i) x = turned(x);
+    for (int i = 0; i < in->layers.i && x != NULL; i++) {
+        if (i > 0) x = dropped(o, x, state_of(&l, masks + i - 1), in->p.f);
+        x = layer(&l, x, i);
+    }
+    o->value[n->out0] = in->batch_first.i ? turned(x) : x;
+    bool ok = o->value[n->out0] != NULL;
+    for (int k = 0; k < l.states; k++) {
+        o->value[n->out0 + 1 + k] = ok ? PyObject_CallOneArg(cat, l.last[k]) : NULL;
+        ok = ok && o->value[n->out0 + 1 + k] != NULL;
+        Py_XDECREF(l.last[k]);
+    }
+    Py_XDECREF(cat);
+    Py_XDECREF(l.f);
+    return ok ? 0 : -1;
+}
+
 bool cc_repeat_takes(const CcNode *n) {
     const bool made = n->host < 0 && n->op != CC_OP_draw;
-    return made || n->op == CC_OP_dropped || n->op == CC_OP_attention_dropped;
+    return made || n->op == CC_OP_dropped || n->op == CC_OP_attention_dropped || n->op == CC_OP_layers_dropped;
 }
 
 int cc_repeat_node(const CcGraph *g, const CcNode *n, PyObject **value) {
@@ -99,8 +172,10 @@ int cc_repeat_node(const CcGraph *g, const CcNode *n, PyObject **value) {
     CcIn_dropped drop;
     CcIn_attention_dropped attend;
     CcIn_batch_normed normed;
+    CcIn_layers_dropped layers;
     PyObject *r = NULL;
     if (n->host < 0 && n->op != CC_OP_batch_normed) return 0; /* statistics, which only that one reads */
+    if (n->op == CC_OP_layers_dropped && cc_in_layers_dropped(g, n, &layers)) return layers_dropped(&o, n, &layers);
     if (n->op == CC_OP_dropped && cc_in_dropped(g, n, &drop))
         r = dropped(&o, tensor_of(&o, drop.x), drop.kept, drop.p.f);
     else if (cc_in_attention_dropped(g, n, &attend)) r = attention(&o, &attend, (CcDtype)g->val.at[n->out0].type.dtype);

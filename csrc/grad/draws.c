@@ -2,7 +2,7 @@
  *
  *   y = dropout(x, p)    ->    kept = draw(1 - p); y = dropped(x, kept, 1 - p)
  *
- * attention_dropout becomes attention_dropped in the same way. The draw takes the same numbers from the generator, in the same order, as eager's op: torch's CPU kernels draw for
+ * attention_dropout becomes attention_dropped in the same way, and layers_dropout layers_dropped. The draw takes the same numbers from the generator, in the same order, as eager's op: torch's CPU kernels draw for
  * the elements of an op in order of memory, whatever their dtype. */
 #include "grad_int.h"
 
@@ -72,6 +72,30 @@ static void split_attention(CcGraph *g, int node) {
     settle(&g->node.at[node]);
 }
 
+/* A draw for each layer but the last, of its result: steps first. */
+static void split_layers(CcGraph *g, int node) {
+    CcIn_layers_dropout in;
+    const CcNode *n = &g->node.at[node];
+    if (!cc_in_layers_dropout(g, n, &in) || in.layers.kind != CC_IN_INT || in.layers.i < 1 || !draws(&in.p)) return;
+    const CcType y = g->val.at[n->out0].type;
+    if (y.ndim != 3 || !is_plain_float(&y)) return;
+    const bool turned = in.batch_first.i != 0;
+    CcType layer = y;
+    layer.size[0] = y.size[turned];
+    layer.size[1] = y.size[!turned];
+    cc_type_make_contiguous(&layer);
+    const double keep = 1 - number_of(&in.p);
+    CC_VEC(CcOperand) to = {0};
+    cc_vec_push(&to, in.x);
+    for (int i = 0; i < in.states.n; i++) cc_vec_push(&to, *cc_graph_operand(g, n, in.states.first + i));
+    for (int64_t i = 1; i < in.layers.i; i++) cc_vec_push(&to, value_of(draw(g, node, layer, keep)));
+    const CcOperand rest[] = {in.has_biases, in.layers, float_of(keep), in.bidirectional, in.batch_first, in.cell};
+    for (int i = 0; i < (int)(sizeof rest / sizeof *rest); i++) cc_vec_push(&to, rest[i]);
+    cc_edit_rewrite(g, node, CC_OP_layers_dropped, to.at, to.n);
+    settle(&g->node.at[node]);
+    cc_vec_free(&to);
+}
+
 void cc_draws_split(CcGraph *g, const bool *whole) {
     const int n = g->node.n;
     cc_edit_settle(g);
@@ -79,6 +103,7 @@ void cc_draws_split(CcGraph *g, const bool *whole) {
         if (whole[i]) continue;
         if (g->node.at[i].op == CC_OP_dropout || g->node.at[i].op == CC_OP_feature_dropout) split_dropout(g, i);
         else if (g->node.at[i].op == CC_OP_attention_dropout) split_attention(g, i);
+        else if (g->node.at[i].op == CC_OP_layers_dropout) split_layers(g, i);
     }
     cc_edit_settle(g);
 }

@@ -85,7 +85,7 @@ bool cc_puts_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 void cc_casts_split(CcGraph *g);
 
 /* ---- recurrent.c ---- */
-bool cc_recurrent_is(const CcNode *n); /* lstm, gru, rnn_tanh, rnn_relu: parts of it have derivatives */
+bool cc_recurrent_is(const CcNode *n); /* lstm, gru, rnn_tanh, rnn_relu, layers_dropped */
 bool cc_recurrent_takes(const CcGraph *g, const CcNode *n);
 bool cc_recurrent_reads(const CcGraph *g, const CcNode *n, int value); /* as cc_rules_reads */
 /* Replaces them, in a stage's graph, by nodes for each layer and direction. */

@@ -4,21 +4,23 @@
  *   y, h_n = gru(x, h, weights)   ->   for each layer, for each direction d:   y_d, gates = recur(x, h[i], weights of i)
  *                                      x = cat(y_0, y_1), the next layer's    ...    h_n = cat(last step of each y)
  *
+ * Dropout between layers is drawn before (draws.c).
+ *
  * The backward of a node gives the gradients of the sums that enter the gates, s; what follows from them are products
  * over all steps: dx = s @ w_x, dw_x = s^T @ x, dw_h = s^T @ (h of the step before), db = sum(s). */
 #include "grad_int.h"
 
-typedef enum Cell { LSTM, GRU, TANH, RELU } Cell; /* as CcCell of dev/ */
-
 typedef struct Layers {
-    Cell cell;
+    CcCell cell;
     CcOperand x, h, c; /* c: LSTM only */
     int first, each;   /* operands: the first weight; weights of a part */
+    int masks;         /* operands: the first mask of a layer's result, behind the weights; -1: nothing is dropped */
+    CcOperand p;       /* the probability to keep an element */
     int layers, directions;
     bool biases, batch_first;
 } Layers;
 
-static int gates_of(Cell cell) { return cell == LSTM ? 4 : cell == GRU ? 3 : 1; }
+static int gates_of(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
 
 static const CcType *type_at(const CcGraph *g, CcOperand o) {
     return o.kind == CC_IN_VALUE ? &g->val.at[o.value].type : NULL;
@@ -30,14 +32,36 @@ static bool is_like(const CcType *t, int ndim, int64_t a, int64_t b, int64_t c) 
            memcmp(t->size, size, sizeof *size * (size_t)ndim) == 0;
 }
 
+/* As an lstm's operands; the weights include the masks. */
+static bool read_dropped(const CcGraph *g, const CcNode *n, Layers *l, CcIn_lstm *out) {
+    CcIn_layers_dropped in;
+    if (!cc_in_layers_dropped(g, n, &in) || in.cell.kind != CC_IN_INT) return false;
+    l->cell = (CcCell)in.cell.i;
+    l->p = in.p;
+    const int at = in.states.first, states = l->cell == CC_CELL_LSTM ? 2 : 1;
+    if (in.states.n < states) return false;
+    *out = (CcIn_lstm){.x = in.x,
+                       .h = *cc_graph_operand(g, n, at),
+                       .c = states == 2 ? *cc_graph_operand(g, n, at + 1) : none(),
+                       .weights = {at + states, in.states.n - states},
+                       .has_biases = in.has_biases,
+                       .layers = in.layers,
+                       .bidirectional = in.bidirectional,
+                       .batch_first = in.batch_first};
+    return true;
+}
+
 static bool read_operands(const CcGraph *g, const CcNode *n, Layers *l) {
     CcIn_lstm in;
     CcIn_gru other;
-    if (n->op == CC_OP_lstm && cc_in_lstm(g, n, &in)) {
-        l->cell = LSTM;
+    const bool drops = n->op == CC_OP_layers_dropped;
+    if (drops) {
+        if (!read_dropped(g, n, l, &in)) return false;
+    } else if (n->op == CC_OP_lstm && cc_in_lstm(g, n, &in)) {
+        l->cell = CC_CELL_LSTM;
     } else {
-        l->cell = n->op == CC_OP_gru ? GRU : n->op == CC_OP_rnn_tanh ? TANH : RELU;
-        if ((l->cell == RELU && n->op != CC_OP_rnn_relu) || !cc_in_gru(g, n, &other)) return false;
+        l->cell = n->op == CC_OP_gru ? CC_CELL_GRU : n->op == CC_OP_rnn_tanh ? CC_CELL_TANH : CC_CELL_RELU;
+        if ((l->cell == CC_CELL_RELU && n->op != CC_OP_rnn_relu) || !cc_in_gru(g, n, &other)) return false;
         in = (CcIn_lstm){
             other.x,          other.h, none(), other.weights, other.has_biases, other.layers, other.bidirectional,
             other.batch_first};
@@ -54,8 +78,10 @@ static bool read_operands(const CcGraph *g, const CcNode *n, Layers *l) {
     l->directions = in.bidirectional.i != 0 ? 2 : 1;
     l->batch_first = in.batch_first.i != 0;
     l->layers = in.layers.kind == CC_IN_INT && in.layers.i > 0 && in.layers.i <= n->n_in ? (int)in.layers.i : 0;
-    return l->layers > 0 && in.weights.n == l->layers * l->directions * l->each &&
-           n->n_out == (l->cell == LSTM ? 3 : 2);
+    const int weights = l->layers * l->directions * l->each;
+    l->masks = drops ? l->first + weights : -1;
+    return l->layers > 0 && in.weights.n == weights + (drops ? l->layers - 1 : 0) &&
+           n->n_out == (l->cell == CC_CELL_LSTM ? 3 : 2);
 }
 
 /* All in f32, without projections. */
@@ -73,7 +99,7 @@ static bool read_layers(const CcGraph *g, const CcNode *n, Layers *l) {
     for (int k = 1; k < n->n_out; k++)
         if (!is_like(&g->val.at[n->out0 + k].type, 3, parts, batch, hidden)) return false;
     if (!is_like(type_at(g, l->h), 3, parts, batch, hidden)) return false;
-    if (l->cell == LSTM && !is_like(type_at(g, l->c), 3, parts, batch, hidden)) return false;
+    if (l->cell == CC_CELL_LSTM && !is_like(type_at(g, l->c), 3, parts, batch, hidden)) return false;
     for (int i = 0; i < parts * l->each; i++) {
         const CcType *t = type_at(g, *cc_graph_operand(g, n, l->first + i));
         const int64_t in = i % l->each == 1 ? hidden : i < l->directions * l->each ? x->size[2] : wide;
@@ -83,7 +109,8 @@ static bool read_layers(const CcGraph *g, const CcNode *n, Layers *l) {
 }
 
 bool cc_recurrent_is(const CcNode *n) {
-    return n->op == CC_OP_lstm || n->op == CC_OP_gru || n->op == CC_OP_rnn_tanh || n->op == CC_OP_rnn_relu;
+    return n->op == CC_OP_layers_dropped || n->op == CC_OP_lstm || n->op == CC_OP_gru || n->op == CC_OP_rnn_tanh ||
+           n->op == CC_OP_rnn_relu;
 }
 
 bool cc_recurrent_takes(const CcGraph *g, const CcNode *n) {
@@ -170,18 +197,18 @@ static int insert_part(Split *s, int x, int i, Operands *last_h, Operands *last_
     const int at = s->n.in0 + l->first + i * l->each, reversed = i % l->directions;
     CcOperand in[] = {value_of(x), part_of(s, l->h, i), none(),          none(), none(), none(),
                       none(),      int_of(l->cell),     int_of(reversed)};
-    if (l->cell == LSTM) in[2] = part_of(s, l->c, i);
+    if (l->cell == CC_CELL_LSTM) in[2] = part_of(s, l->c, i);
     for (int k = 0; k < l->each; k++) in[3 + k] = g->operand.at[at + k];
     const int y = g->val.n;
     const CcType state = shaped(2, s->batch, s->hidden, 0), steps = shaped(3, s->steps, s->batch, s->hidden),
                  gates = shaped(3, s->steps, s->batch, 4 * s->hidden), one = shaped(3, 1, s->batch, s->hidden);
     cc_vec_push(&g->val, (CcVal){.type = steps});
-    if (l->cell == LSTM) cc_vec_push(&g->val, (CcVal){.type = state});
-    if (l->cell == LSTM || l->cell == GRU) cc_vec_push(&g->val, (CcVal){.type = gates});
-    if (l->cell == LSTM) cc_vec_push(&g->val, (CcVal){.type = steps});
+    if (l->cell == CC_CELL_LSTM) cc_vec_push(&g->val, (CcVal){.type = state});
+    if (l->cell == CC_CELL_LSTM || l->cell == CC_CELL_GRU) cc_vec_push(&g->val, (CcVal){.type = gates});
+    if (l->cell == CC_CELL_LSTM) cc_vec_push(&g->val, (CcVal){.type = steps});
     insert(s, CC_OP_recur, in, CC_COUNT(in), y, g->val.n - y);
     cc_vec_push(last_h, value_of(step_of(&s->a, y, reversed ? 0 : s->steps - 1, 1)));
-    if (l->cell == LSTM) cc_vec_push(last_c, value_of(make(&s->a, view, &one, .x = value_of(y + 1))));
+    if (l->cell == CC_CELL_LSTM) cc_vec_push(last_c, value_of(make(&s->a, view, &one, .x = value_of(y + 1))));
     return y;
 }
 
@@ -200,6 +227,14 @@ static int joined(Split *s, Operands *parts) {
     return v;
 }
 
+/* The result of a layer, if dropout follows it with the elements that are not kept as 0. */
+static int dropped(Split *s, int y, int layer) {
+    if (s->l->masks < 0) return y;
+    const CcType t = *type_of(&s->a, y);
+    const CcOperand kept = s->a.g->operand.at[s->n.in0 + s->l->masks + layer];
+    return make(&s->a, dropped, &t, .x = value_of(y), .kept = kept, .p = s->l->p);
+}
+
 static void insert_layers(Split *s) {
     const Layers *l = s->l;
     Operands last_h = {0}, last_c = {0}, y = {0};
@@ -209,7 +244,7 @@ static void insert_layers(Split *s) {
         x = emit(&s->a, CC_OP_copy, &t, value_of(turned(&s->a, x)));
     }
     for (int layer = 0; layer < l->layers; layer++) {
-        if (layer > 0) x = joined(s, &y);
+        if (layer > 0) x = dropped(s, joined(s, &y), layer - 1);
         y.n = 0;
         x = with_dense_rows(&s->a, x);
         for (int d = 0; d < l->directions; d++)
@@ -218,7 +253,7 @@ static void insert_layers(Split *s) {
     for (int d = 0; d < y.n && l->batch_first; d++) y.at[d] = value_of(turned(&s->a, y.at[d].value));
     join(s, &y, 2, s->n.out0);
     join(s, &last_h, 0, s->n.out0 + 1);
-    if (l->cell == LSTM) join(s, &last_c, 0, s->n.out0 + 2);
+    if (l->cell == CC_CELL_LSTM) join(s, &last_c, 0, s->n.out0 + 2);
     cc_vec_free(&last_h);
     cc_vec_free(&last_c);
     cc_vec_free(&y);
@@ -284,26 +319,26 @@ static void add_bias(Adjoint *a, CcOperand bias, int sums, int *made) {
 bool cc_recurrent_apply(Adjoint *a, const CcNode *n) {
     CcIn_recur in;
     if (!cc_in_recur(a->g, n, &in)) return false;
-    const Cell cell = (Cell)in.cell.i;
-    const int y = n->out0, grad_y = a->grad[y], grad_c = cell == LSTM ? a->grad[y + 1] : -1;
+    const CcCell cell = (CcCell)in.cell.i;
+    const int y = n->out0, grad_y = a->grad[y], grad_c = cell == CC_CELL_LSTM ? a->grad[y + 1] : -1;
     const CcType t = *type_of(a, y), state = shaped(2, t.size[1], t.size[2], 0),
                  gates = shaped(3, t.size[0], t.size[1], gates_of(cell) * t.size[2]);
-    const CcOperand kept = cell == LSTM ? value_of(y + 2) : cell == GRU ? value_of(y + 1) : none();
+    const CcOperand kept = cell == CC_CELL_LSTM ? value_of(y + 2) : cell == CC_CELL_GRU ? value_of(y + 1) : none();
     const CcOperand operands[] = {grad_y >= 0 ? value_of(with_dense_rows(a, grad_y)) : none(),
                                   grad_c >= 0 ? value_of(with_dense_rows(a, grad_c)) : none(),
                                   value_of(y),
                                   kept,
-                                  cell == LSTM ? value_of(y + 3) : none(),
+                                  cell == CC_CELL_LSTM ? value_of(y + 3) : none(),
                                   in.h,
                                   in.c,
                                   in.w_h,
                                   in.cell,
                                   in.reversed};
-    const CcType types[] = {gates, state, cell == LSTM ? state : gates};
-    const int n_out = cell == LSTM || cell == GRU ? 3 : 2;
+    const CcType types[] = {gates, state, cell == CC_CELL_LSTM ? state : gates};
+    const int n_out = cell == CC_CELL_LSTM || cell == CC_CELL_GRU ? 3 : 2;
     const int node = cc_graph_node(a->g, CC_OP_recur_grad, 0, -1, operands, CC_COUNT(operands), types, n_out);
     const int out = a->g->node.at[node].out0;
-    const int sums = cc_adjoint_matrix(a, out), of_h = cell == GRU ? out + 2 : out;
+    const int sums = cc_adjoint_matrix(a, out), of_h = cell == CC_CELL_GRU ? out + 2 : out;
     if (wants(a, in.h)) cc_adjoint_add(a, in.h.value, out + 1);
     if (wants(a, in.c)) cc_adjoint_add(a, in.c.value, out + 2);
     if (wants(a, in.x)) {

@@ -58,6 +58,9 @@ bool cc_type_dense(const CcType *t);
  * reshape (at::detail::computeStride): dims that are contiguous with each other may be split and merged. */
 bool cc_type_reshapes(const CcType *from, const CcType *to);
 
+/* Kinds of recurrent layers: LSTM, GRU, RNN with tanh and with relu; the operand `cell` of ops. */
+typedef enum CcCell { CC_CELL_LSTM, CC_CELL_GRU, CC_CELL_TANH, CC_CELL_RELU } CcCell;
+
 /* ------------------------------------------------------------------ op table: ops.def, one row an op */
 
 typedef enum CcOpKind {
