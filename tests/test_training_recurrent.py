@@ -324,3 +324,99 @@ def test_special_values(kind, value):
         alike(got[0][0], got[1][0], path="y", **TOLERANCE)
         alike(got[0][1][:, others], got[1][1][:, others], path="gradient", **TOLERANCE)
         assert torch.equal(got[0][1].isfinite(), got[1][1].isfinite())
+
+
+# ---- cells: one step at a time (csrc/grad/cell.c)
+CELLS = {
+    "lstm": nn.LSTMCell,
+    "gru": nn.GRUCell,
+    "tanh": nn.RNNCell,
+    "relu": lambda *sizes, **settings: nn.RNNCell(*sizes, nonlinearity="relu", **settings),
+}
+
+
+class Steps(nn.Module):
+    """A loop over steps. picks: of the last states and the results of all steps, those that are returned."""
+
+    def __init__(self, kind, inputs, hidden, bias=True):
+        super().__init__()
+        torch.manual_seed(5)
+        self.cell = CELLS[kind](inputs, hidden, bias=bias)
+
+    def forward(self, x, states, pick="all"):
+        results = []
+        for step in x:
+            states = self.cell(step, states)
+            results.append(states[0] if isinstance(states, tuple) else states)
+        last = list(states) if isinstance(states, tuple) else [states]
+        return {"all": [*results, *last], "last": last[:1], "cells": last[-1:], "stacked": [torch.stack(results)]}[pick]
+
+
+def states_of_cell(kind, *shape, grad=True):
+    states = tuple(torch.randn(shape, requires_grad=grad) for _ in range(1 + (kind == "lstm")))
+    return states if len(states) > 1 else states[0]
+
+
+@pytest.mark.parametrize("size", [(4, 8, 16), (1, 1, 1), (3, 5, 33), (16, 40, 64), (7, 3, 130)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells(kind, bias, size):
+    batch, inputs, hidden = size
+    eager = Steps(kind, inputs, hidden, bias)
+    for pick, grad in itertools.product(("all", "last", "cells", "stacked"), (False, True)):
+        compiled = ccompile.compile(copy.deepcopy(eager))
+        for _ in range(2):
+            x, got = torch.randn(3, batch, inputs, requires_grad=grad), []
+            states = states_of_cell(kind, batch, hidden, grad=grad)
+            leaves = flat((x, states)) if grad else []
+            for model in (eager, compiled):
+                results = model(x, states, pick)
+                got.append((results, torch.autograd.grad(weighted(results), [*leaves, *model.parameters()])))
+            alike(got[0], got[1], path=f"{pick}, {grad}", **TOLERANCE)
+        if not EAGER and pick == "all":
+            lines = str(ccompile.explain(compiled, x, states)).splitlines()
+            assert not [line for line in lines if "through torch" in line and "_cell" in line]
+        ccompile.reset()
+
+
+@pytest.mark.parametrize("frozen", ["weight_ih", "weight_hh", "bias", "weight"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_of_frozen_parameters(kind, frozen):
+    eager = Steps(kind, 6, 20)
+    for name, p in eager.named_parameters():
+        p.requires_grad_(frozen not in name)
+    compiled = ccompile.compile(copy.deepcopy(eager))
+    for _ in range(2):
+        x, states, got = torch.randn(3, 4, 6), states_of_cell(kind, 4, 20, grad=False), []
+        for model in (eager, compiled):
+            leaves = [p for p in model.parameters() if p.requires_grad]
+            results = model(x, states)
+            got.append((results, torch.autograd.grad(weighted(results), leaves)))
+        alike(got[0], got[1], path=frozen, **TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_second_derivatives_of_cells(kind):
+    eager = Steps(kind, 4, 5)
+    compiled = ccompile.compile(copy.deepcopy(eager))
+    for _ in range(2):
+        x, states, got = torch.randn(3, 2, 4, requires_grad=True), states_of_cell(kind, 2, 5), []
+        for model in (eager, compiled):
+            (y,) = model(x, states, "last")
+            (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+            got.append([g, *torch.autograd.grad(g.square().sum(), [x, *model.parameters()][:3])])
+        alike(got[0], got[1], path=kind, **TOLERANCE)
+
+
+@pytest.mark.parametrize("states", ["none", "without batch"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_cell_alone(kind, states):
+    eager = CELLS[kind](6, 20)
+    compiled = ccompile.compile(copy.deepcopy(eager))
+    for _ in range(2):
+        x, got = torch.randn(6, requires_grad=True) if states == "without batch" else torch.randn(4, 6, requires_grad=True), []
+        for model in (eager, compiled):
+            y = model(x)
+            y = list(y) if isinstance(y, tuple) else [y]
+            got.append((y, torch.autograd.grad(weighted(y), [x, *model.parameters()])))
+        alike(got[0], got[1], path=kind, **TOLERANCE)

@@ -107,6 +107,10 @@ static int ops_of_eager(const CcNode *n) {
     case CC_OP_cosine_embedding:
     case CC_OP_triplet_margin: return 2;
     case CC_OP_layers_dropped:
+    case CC_OP_lstm_cell:
+    case CC_OP_gru_cell:
+    case CC_OP_rnn_tanh_cell:
+    case CC_OP_rnn_relu_cell:
     case CC_OP_lstm:
     case CC_OP_gru:
     case CC_OP_rnn_tanh:

@@ -34,6 +34,25 @@ int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in
     return cc_adjoint_in(a, op, type, out, n);
 }
 
+void cc_adjoint_insert(Adjoint *a, CcOpId op, const CcOperand *in, int n_in, int out, int n_out) {
+    CcGraph *g = a->g;
+    const CcNode n = {.op = (uint16_t)op, .in0 = g->operand.n, .n_in = n_in, .out0 = out, .n_out = n_out, .host = -1};
+    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
+    const int def = cc_edit_insert(g, a->before, &n);
+    for (int i = 0; i < n_out; i++) g->val.at[out + i].def = def;
+}
+
+void cc_adjoint_replaced(Adjoint *a, const CcNode *by, int first_node, int first_value) {
+    CcGraph *g = a->g;
+    const bool grad = g->val.at[by->out0].type.requires_grad;
+    for (int v = first_value; v < g->val.n; v++) g->val.at[v].type.requires_grad = grad;
+    for (int i = first_node; i < g->node.n; i++) {
+        g->node.at[i].origin = by->origin;
+        g->node.at[i].checkpoint = by->checkpoint;
+    }
+    cc_edit_drop(g, a->before);
+}
+
 /* ------------------------------------------------------------------ views */
 
 /* The elements of v in another shape: a copy if v is not contiguous. */

@@ -32,6 +32,11 @@ int cc_adjoint_in(Adjoint *a, CcOpId op, const CcType *type, const CcOperand *in
 /* The same by the names of the row's operands. */
 int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in);
 #define make(a, op, type, ...) cc_adjoint_make_in(a, CC_OP_##op, type, &(const CcIn_##op){__VA_ARGS__})
+/* Inserts a node with several results, or with existing ones: the values from `out` on. */
+void cc_adjoint_insert(Adjoint *a, CcOpId op, const CcOperand *in, int n_in, int out, int n_out);
+/* Drops the node that a->before names, a copy of which is `by`: nodes and values from these on replace it in autograd's
+ * graph. */
+void cc_adjoint_replaced(Adjoint *a, const CcNode *by, int first_node, int first_value);
 CcType cc_adjoint_dense(const CcType *t);    /* contiguous, without requires_grad */
 CcType cc_adjoint_channels(const CcType *x); /* a number for each channel of x: [1, C, 1, ..] */
 /* The type of a gradient: that of its value, with the same strides if these are dense; so what a permuted value was
@@ -91,6 +96,13 @@ bool cc_recurrent_reads(const CcGraph *g, const CcNode *n, int value); /* as cc_
 /* Replaces them, in a stage's graph, by nodes for each layer and direction. */
 void cc_recurrent_split(CcGraph *g);
 bool cc_recurrent_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+
+/* ---- cell.c ---- */
+bool cc_cell_is(const CcNode *n); /* lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell: as recurrent.c */
+bool cc_cell_takes(const CcGraph *g, const CcNode *n);
+bool cc_cell_reads(const CcGraph *g, const CcNode *n, int value);
+void cc_cell_split(CcGraph *g);
+static inline int cc_cell_gates(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
 
 /* ---- batch.c ---- */
 bool cc_batch_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */

@@ -364,6 +364,7 @@ static CcGraph *stage_graph(const CcGraph *g, const CcStage *s) {
     for (int i = 0; i < out->node.n; i++) out->node.at[i].origin = i;
     cc_casts_split(out);
     cc_recurrent_split(out);
+    cc_cell_split(out);
     return out;
 }
 

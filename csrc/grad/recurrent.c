@@ -20,8 +20,6 @@ typedef struct Layers {
     bool biases, batch_first;
 } Layers;
 
-static int gates_of(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
-
 static const CcType *type_at(const CcGraph *g, CcOperand o) {
     return o.kind == CC_IN_VALUE ? &g->val.at[o.value].type : NULL;
 }
@@ -91,7 +89,7 @@ static bool read_layers(const CcGraph *g, const CcNode *n, Layers *l) {
                  *w = type_at(g, *cc_graph_operand(g, n, l->first + 1));
     if (x == NULL || x->ndim != 3 || w == NULL || w->ndim != 2 || cc_type_numel(x) == 0) return false;
     const int64_t steps = x->size[l->batch_first], batch = x->size[!l->batch_first], hidden = w->size[1];
-    const int64_t wide = hidden * l->directions, sums = gates_of(l->cell) * hidden;
+    const int64_t wide = hidden * l->directions, sums = cc_cell_gates(l->cell) * hidden;
     const int parts = l->layers * l->directions;
     if (hidden == 0 || !is_like(x, 3, x->size[0], x->size[1], x->size[2])) return false;
     if (!is_like(y, 3, l->batch_first ? batch : steps, l->batch_first ? steps : batch, wide) || !cc_type_dense(y))
@@ -147,15 +145,6 @@ static CcType shaped(int ndim, int64_t a, int64_t b, int64_t c) {
     return t;
 }
 
-/* Inserts a node whose results are values from `out` on. */
-static void insert(Split *s, CcOpId op, const CcOperand *in, int n_in, int out, int n_out) {
-    CcGraph *g = s->a.g;
-    const CcNode n = {.op = (uint16_t)op, .in0 = g->operand.n, .n_in = n_in, .out0 = out, .n_out = n_out, .host = -1};
-    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
-    const int def = cc_edit_insert(g, s->a.before, &n);
-    for (int i = 0; i < n_out; i++) g->val.at[out + i].def = def;
-}
-
 /* v, copied if its columns are not dense. */
 static int with_dense_rows(Adjoint *a, int v) {
     const CcType t = *type_of(a, v), dense = cc_adjoint_dense(&t);
@@ -206,7 +195,7 @@ static int insert_part(Split *s, int x, int i, Operands *last_h, Operands *last_
     if (l->cell == CC_CELL_LSTM) cc_vec_push(&g->val, (CcVal){.type = state});
     if (l->cell == CC_CELL_LSTM || l->cell == CC_CELL_GRU) cc_vec_push(&g->val, (CcVal){.type = gates});
     if (l->cell == CC_CELL_LSTM) cc_vec_push(&g->val, (CcVal){.type = steps});
-    insert(s, CC_OP_recur, in, CC_COUNT(in), y, g->val.n - y);
+    cc_adjoint_insert(&s->a, CC_OP_recur, in, CC_COUNT(in), y, g->val.n - y);
     cc_vec_push(last_h, value_of(step_of(&s->a, y, reversed ? 0 : s->steps - 1, 1)));
     if (l->cell == CC_CELL_LSTM) cc_vec_push(last_c, value_of(make(&s->a, view, &one, .x = value_of(y + 1))));
     return y;
@@ -215,7 +204,7 @@ static int insert_part(Split *s, int x, int i, Operands *last_h, Operands *last_
 /* Makes an existing value of one or several others, joined along a dim. */
 static void join(Split *s, Operands *parts, int dim, int out) {
     if (parts->n > 1) cc_vec_push(parts, int_of(dim));
-    insert(s, parts->n > 1 ? CC_OP_cat : CC_OP_copy, parts->at, parts->n, out, 1);
+    cc_adjoint_insert(&s->a, parts->n > 1 ? CC_OP_cat : CC_OP_copy, parts->at, parts->n, out, 1);
 }
 
 static int joined(Split *s, Operands *parts) {
@@ -259,19 +248,6 @@ static void insert_layers(Split *s) {
     cc_vec_free(&y);
 }
 
-/* What the split has made is part of autograd's graph, but for what is only kept for the backward. */
-static void mark(CcGraph *g, int first_node, int first_value, const CcNode *of) {
-    const bool grad = g->val.at[of->out0].type.requires_grad;
-    for (int v = first_value; v < g->val.n; v++) g->val.at[v].type.requires_grad = grad;
-    for (int i = first_node; i < g->node.n; i++) {
-        CcNode *n = &g->node.at[i];
-        n->origin = of->origin;
-        n->checkpoint = of->checkpoint;
-        const int results = n->op != CC_OP_recur ? n->n_out : n->n_out == 4 ? 2 : 1;
-        for (int k = results; k < n->n_out; k++) g->val.at[n->out0 + k].type.requires_grad = false;
-    }
-}
-
 static void split(CcGraph *g, int node, const Layers *l) {
     Split s = {.a = {.g = g, .before = node}, .l = l, .n = g->node.at[node]};
     const CcType *h = &g->val.at[l->h.value].type;
@@ -280,8 +256,12 @@ static void split(CcGraph *g, int node, const Layers *l) {
     s.batch = h->size[1];
     s.hidden = h->size[2];
     insert_layers(&s);
-    mark(g, first_node, first_value, &s.n);
-    cc_edit_drop(g, node);
+    cc_adjoint_replaced(&s.a, &s.n, first_node, first_value);
+    for (int i = first_node; i < g->node.n; i++) { /* what is only kept for the backward */
+        const CcNode *n = &g->node.at[i];
+        for (int k = n->op != CC_OP_recur ? n->n_out : n->n_out == 4 ? 2 : 1; k < n->n_out; k++)
+            g->val.at[n->out0 + k].type.requires_grad = false;
+    }
 }
 
 void cc_recurrent_split(CcGraph *g) {
@@ -322,7 +302,7 @@ bool cc_recurrent_apply(Adjoint *a, const CcNode *n) {
     const CcCell cell = (CcCell)in.cell.i;
     const int y = n->out0, grad_y = a->grad[y], grad_c = cell == CC_CELL_LSTM ? a->grad[y + 1] : -1;
     const CcType t = *type_of(a, y), state = shaped(2, t.size[1], t.size[2], 0),
-                 gates = shaped(3, t.size[0], t.size[1], gates_of(cell) * t.size[2]);
+                 gates = shaped(3, t.size[0], t.size[1], cc_cell_gates(cell) * t.size[2]);
     const CcOperand kept = cell == CC_CELL_LSTM ? value_of(y + 2) : cell == CC_CELL_GRU ? value_of(y + 1) : none();
     const CcOperand operands[] = {grad_y >= 0 ? value_of(with_dense_rows(a, grad_y)) : none(),
                                   grad_c >= 0 ? value_of(with_dense_rows(a, grad_c)) : none(),

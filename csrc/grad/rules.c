@@ -593,6 +593,7 @@ bool cc_rules_take(const CcGraph *g, int node) {
     Adjoint a;
     int n_forward;
     if (cc_recurrent_is(&g->node.at[node])) return cc_recurrent_takes(g, &g->node.at[node]);
+    if (cc_cell_is(&g->node.at[node])) return cc_cell_takes(g, &g->node.at[node]);
     const bool takes = differentiate(g, &g->node.at[node], &a, &n_forward);
     drop(&a);
     return takes;
@@ -621,14 +622,15 @@ static bool backward_reads(const CcGraph *g, const CcNode *node, int from, int t
 }
 
 bool cc_rules_saves(const CcGraph *g, int node) {
-    return cc_recurrent_is(&g->node.at[node]) || backward_reads(g, &g->node.at[node], 0, -1) ||
-           saves_unread(g, &g->node.at[node]);
+    return cc_recurrent_is(&g->node.at[node]) || cc_cell_is(&g->node.at[node]) ||
+           backward_reads(g, &g->node.at[node], 0, -1) || saves_unread(g, &g->node.at[node]);
 }
 
 /* alone() numbers a node's operands in order, then its results. */
 bool cc_rules_reads(const CcGraph *g, const CcNode *n, int value) {
     int at = 0;
     if (cc_recurrent_is(n)) return cc_recurrent_reads(g, n, value);
+    if (cc_cell_is(n)) return cc_cell_reads(g, n, value);
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
         if (o->kind != CC_IN_VALUE || first_use(g, n, k) < k) continue;
