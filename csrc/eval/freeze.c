@@ -14,7 +14,7 @@
 /* Stamps that are no fingerprints. */
 enum { DEVICE_CPU = 1 }; /* CcType.device */
 #define CAST_STAMPS (UINT64_C(1) << 63)
-enum { QUIET = 256 }; /* runs without a change after which no run is timed until there is one */
+enum { QUIET = 256 }; /* runs of a plan with all copies without a change, after which none is timed until there is one */
 
 typedef struct CcStamp {
     int value;
@@ -105,7 +105,7 @@ static void note_seen(CcStamp *s, uint64_t seen) {
 static uint64_t count_writes(PyObject *tensor) { return cc_tens_version(tensor) << 48 ^ (uint64_t)(uintptr_t)tensor; }
 
 static void start_clock(CcFreeze *f, PyObject *const *value) {
-    f->start_ns = f->adapts && f->quiet < QUIET ? cc_log_now_ns() : 0;
+    f->start_ns = f->adapts && (f->copies.plain || f->quiet < QUIET) ? cc_log_now_ns() : 0;
     for (int i = 0; f->copies.plain && i < f->of.n; i++) {
         CcStamp *s = &f->of.at[i];
         if (s->plain && value[s->value] != NULL) note_seen(s, count_writes(value[s->value]));
