@@ -387,7 +387,8 @@ static bool raised_by_python(const Host *h) {
     PyErr_Fetch(&type, &value, &tb);
     const int action = h->at >= 0 ? h->trace->graph->node.at[h->at].host : -1;
     const bool keeps = action >= 0 && h->trace->node.at[action].kernel == CC_KERNEL_KEEPS;
-    const bool python = (tb != NULL && !keeps) || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
+    const bool repeats = keeps && !cc_state_has_hooks(); /* which see what the kernel saves */
+    const bool python = (tb != NULL && !repeats) || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
     PyErr_Restore(type, value, tb);
     return python;
 }
