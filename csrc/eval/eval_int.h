@@ -36,6 +36,9 @@ CC_MUST CC_NEW PyObject *cc_segment_make(const CcSegment *s, CcCallState *x, int
 bool cc_verify_shape(const CcSegment *s, CcShape *shape, PyObject *const *kept, PyObject *const *symbol);
 /* Whether a result is eager's, but for rounding; half: half precision has limited its accuracy. */
 bool cc_verify_close(PyObject *got, PyObject *want, CcDtype dtype, bool half);
+double cc_verify_largest(PyObject *tensor); /* its largest element by amount; 0 if one is not finite */
+/* Whether both are what rounding leaves of sums of such terms that cancel. */
+bool cc_verify_cancelled(PyObject *got, PyObject *want, double terms);
 typedef struct CcCapturing CcCapturing;
 /* Host callbacks for one run. */
 typedef struct CcSegmentHost {

@@ -8,13 +8,19 @@
 /* Kernels may round slightly differently from eager. SPREAD: relative to the largest element, where sums cancel. */
 static const double RTOL = 1e-3, ATOL = 1e-4, RTOL_HALF = 5e-2, ATOL_HALF = 1e-1, SPREAD = 4e-6;
 
-static double largest(PyObject *tensor) {
+/* NaN if an element is, or if there is none. */
+static double greatest(PyObject *tensor) {
     PyObject *abs = PyObject_CallMethod(tensor, "abs", NULL),
              *max = abs != NULL ? PyObject_CallMethod(abs, "max", NULL) : NULL;
-    const double v = max != NULL ? PyFloat_AsDouble(max) : 0;
+    const double v = max != NULL ? PyFloat_AsDouble(max) : NAN;
     cc_raised_clear(); /* the list is empty */
     Py_XDECREF(max);
     Py_XDECREF(abs);
+    return v;
+}
+
+double cc_verify_largest(PyObject *tensor) {
+    const double v = greatest(tensor);
     return isfinite(v) && v > 0 ? v : 0;
 }
 
@@ -69,7 +75,7 @@ bool cc_verify_close(PyObject *got, PyObject *want, CcDtype dtype, bool half) {
     static PyObject *allclose;
     if (allclose == NULL) allclose = cc_obj_of_module("torch", "allclose");
     const bool exact = cc_dtype_info(dtype)->kind != 'f';
-    const double atol = exact ? 0 : (half ? ATOL_HALF : ATOL) + SPREAD * largest(want);
+    const double atol = exact ? 0 : (half ? ATOL_HALF : ATOL) + SPREAD * cc_verify_largest(want);
     PyObject *args = allclose != NULL ? PyTuple_Pack(2, got, want) : NULL;
     PyObject *kw = args != NULL ? Py_BuildValue("{s:d,s:d,s:O}", "rtol",
                                                 exact  ? 0.0
@@ -84,6 +90,10 @@ bool cc_verify_close(PyObject *got, PyObject *want, CcDtype dtype, bool half) {
     Py_XDECREF(kw);
     Py_XDECREF(args);
     return is;
+}
+
+bool cc_verify_cancelled(PyObject *got, PyObject *want, double terms) {
+    return greatest(got) <= SPREAD * terms && greatest(want) <= SPREAD * terms;
 }
 
 static bool same_output(const CcSegment *s, const CcShape *shape, PyObject *got, int value, PyObject *want,
