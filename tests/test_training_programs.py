@@ -907,6 +907,44 @@ def writes_through_data_and_no_grad(compile):
 
 
 @program
+def writes_through_data_inside(compile):
+    """What was read before has kept its values, and autograd what it saved, which may be the memory that was written."""
+
+    def parameter(x, w, b):
+        y = (x * 2).sin().exp() * b
+        x.data.add_(0.1)
+        return y @ w
+
+    def view(x, w, b):
+        y = (x * 2).sin().exp() * b
+        x.transpose(0, 1)[1:].data.add_(0.1)
+        return y @ w
+
+    def result(x, w, b):
+        y = (x * 2).exp()
+        z = y.sin().exp() * b
+        y.data.mul_(0.5)
+        return z @ w
+
+    def copied(x, w, b):
+        z = x.transpose(0, 1).reshape(-1, 6).sin().exp() * b
+        x.data.add_(0.1)
+        return z @ w
+
+    def twice(y, args):
+        first = torch.autograd.grad(y.square().sum(), args, create_graph=True)
+        return [dense(g) for g in first], grad_of(sum(g.square().sum() for g in first), args)
+
+    def step(fn, i, differentiate):
+        args = leaves(seed=i)
+        return attempt(lambda: differentiate(fn(*args), args))
+
+    both = (grads_of, twice)
+    fs = (parameter, view, result, copied)
+    return [[step(fn, i, how) for i in range(3)] for f in fs for how in both for fn in [compile(lambda *args, f=f: f(*args))]]
+
+
+@program
 def an_optimizer_between(compile):
     """A step between forward and backward raises as in eager."""
     m = net()
@@ -943,6 +981,30 @@ def results_that_nothing_reads_under_a_checkpoint(compile):
 
     plain = [grads_of(fn(*(a := leaves(seed=i, shapes=((8 + i, 4, 6), (6, 6), (6,))))), a, allow_unused=True) for i in range(3)]
     return plain, [attempt(lambda i=i: step(i)) for i in (0, 0, 1, 1, 2, 2)]
+
+
+@program
+def a_function_that_saves_last_under_a_checkpoint(compile):
+    """The checkpoint's hook stops its second run by an exception, which leaves the autograd.Function that saved."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.save_for_backward(a)
+            return a * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2 + ctx.saved_tensors[0] * 0.1
+
+    fn = compile(lambda x, w, b: [x, (w * w.sum(0)).sin(), Double.apply(x)])
+
+    def step(i):
+        args = leaves(seed=i)
+        first, _, last = checkpoint(fn, args[0], args[1].detach(), args[2], use_reentrant=False)
+        return grad_of([first, last], args[:1], [torch.ones_like(first)] * 2)
+
+    return three(step)
 
 
 @program

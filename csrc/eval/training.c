@@ -50,11 +50,60 @@ static bool is_self_contained(const CcTrace *t, const CcNode *n) {
     return is;
 }
 
+/* The value that this one may be a view of; -1: it has memory of its own. */
+static int viewed(const CcGraph *g, int value) {
+    const int def = g->val.at[value].def;
+    const CcNode *n = def >= 0 ? &g->node.at[def] : NULL;
+    const bool may = n != NULL && (cc_op_is_view(n->op) || (n->op == CC_OP_host && n->flags == 0));
+    return may ? cc_graph_source(g, n) : -1;
+}
+
+static int memory_of(const CcGraph *g, int value) {
+    for (int of; (of = viewed(g, value)) >= 0;) value = of;
+    return value;
+}
+
+/* Whether torch counts no writes to the value as writes to what it is a view of: `.data` is on the way. */
+static bool is_data(const CcTrace *t, const CcGraph *g, int value) {
+    for (; viewed(g, value) >= 0; value = viewed(g, value)) {
+        const CcNode *n = &g->node.at[g->val.at[value].def];
+        if (n->op == CC_OP_host && strcmp(t->node.at[n->host].name, "data") == 0) return true;
+    }
+    return false;
+}
+
+static void find_unseen(CcTraining *t) {
+    const CcGraph *g = t->graph;
+    free(t->unseen);
+    t->unseen = cc_mem_get(sizeof *t->unseen * ((size_t)g->val.n + 1));
+    for (int i = 0; i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        const int to = n->flags & CC_N_WRITES ? cc_graph_source(g, n) : -1;
+        if (to >= 0 && is_data(t->trace, g, to)) t->unseen[memory_of(g, to)] = i;
+    }
+}
+
+/* Whether a node behind it writes through `.data` to an operand or result. A stage runs on what it was given when its
+ * backward computes a value again, or when torch differentiates its nodes; there, nothing would tell of the write. */
+static bool is_overtaken(const CcTraining *t, int node) {
+    const CcGraph *g = t->graph;
+    const CcNode *n = &g->node.at[node];
+    bool is = false;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        is = is || (o->kind == CC_IN_VALUE && t->unseen[memory_of(g, o->value)] > node);
+    }
+    for (int k = 0; k < n->n_out; k++) is = is || t->unseen[memory_of(g, n->out0 + k)] > node;
+    return is;
+}
+
 /* Why no stage may contain the node; NULL: one may. It must be pure, of plain CPU tensors, and have a derivative where
  * one is needed. A view that is a result must share memory with its base, so torch makes it. */
-static const char *refusal(const CcTrace *t, const CcGraph *g, int node) {
+static const char *refusal(const CcTraining *t, int node) {
     static const char *const no_derivative = "no derivative of ours";
+    const CcGraph *g = t->graph;
     const CcNode *n = &g->node.at[node];
+    if (is_overtaken(t, node)) return "an operand or result is written through .data later";
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
         if (o->kind == CC_IN_VALUE && g->val.at[o->value].grad_changed) return "requires_grad of an operand changes";
@@ -65,7 +114,7 @@ static const char *refusal(const CcTrace *t, const CcGraph *g, int node) {
     if (n->flags & CC_N_RANDOM) return "torch's generator draws its random numbers";
     if (n->flags & CC_N_WRITES) return "it writes to existing memory";
     if (n->flags != 0 || n->n_out == 0) return "it may have effects that only torch knows";
-    if (!is_self_contained(t, n)) return "it takes an object that an effect makes";
+    if (!is_self_contained(t->trace, n)) return "it takes an object that an effect makes";
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
         if (o->kind == CC_IN_VALUE && !is_plain(&g->val.at[o->value].type)) return "no kernel for an operand's dtype";
@@ -345,6 +394,7 @@ void cc_training_release(CcTraining *t) {
     cc_vec_free(&t->refused);
     free(t->drop);
     free(t->drop_end);
+    free(t->unseen);
     free(t);
 }
 
@@ -392,7 +442,8 @@ static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
     t->refused.n = 0;
     cc_versions_split(t->graph, &t->versions);
     bool *host = cc_mem_get((size_t)t->graph->node.n + 1);
-    for (int i = 0; i < t->graph->node.n; i++) host[i] = refusal(t->trace, t->graph, i) != NULL;
+    find_unseen(t);
+    for (int i = 0; i < t->graph->node.n; i++) host[i] = refusal(t, i) != NULL;
     for (cut_graph(t, host); any_stage(t) && !prepare_stages(t, host); cut_graph(t, host)) clear_stages(t);
     const bool again = mark_whole(t, host, whole);
     free(host);
@@ -511,7 +562,7 @@ static void measure_saved(const Stage *s, CcTrainingPart *part) {
 
 static void tell_torchs(const CcTraining *t, int node, CcTrainingTell tell, void *ctx) {
     const CcNode *n = &t->graph->node.at[node];
-    const char *why = refusal(t->trace, t->graph, node);
+    const char *why = refusal(t, node);
     for (int i = 0; i < t->refused.n && why == NULL; i++)
         if (t->refused.at[i] == node) why = "no kernel computes it, or its derivative";
     if (why == NULL && cc_op_is_view(n->op)) why = "a view at the border of a stage";

@@ -331,7 +331,7 @@ HOOKS = """
 """
 BREAKS = """
 print(<a>.shape)
-print(float(<a>.detach().sum()) > 0)
+print(float(<a>.detach().sum()) > 0.2718)
 seen.append(("item", <a>.sum().item()))
 torch.manual_seed(n)
 kept.append(<a>.detach())
@@ -340,6 +340,8 @@ seen.append(("flags", <a>.requires_grad, <a>.is_leaf, <a>._version))
 net.lin.weight.requires_grad_(flag)
 <a>.grad = None
 """
+# Sums are compared with a number that none of them has by construction: rounding decides the sign of one that is 0 (of a norm's
+# result).
 LINES = """
 <v> = <t>
 <v2> = <v>.cos() * <b>.sum()
@@ -350,7 +352,7 @@ if flag:
 else:
     <v> = <t>
 ---
-if <a>.sum() > 0:
+if <a>.sum() > 0.2718:
     <v> = <t>
 else:
     <v> = <b> * 1
