@@ -1008,6 +1008,44 @@ def a_function_that_saves_last_under_a_checkpoint(compile):
 
 
 @program
+def writes_to_results_of_a_checkpoint(compile):
+    """Its backward reads what it computes again, so they are no error, but for ops behind it that have saved the result."""
+    inner = lambda x, w, b: ((x @ w).sigmoid() * b).tanh()  # noqa: E731
+    outer = lambda *args: checkpoint(inner, *args, use_reentrant=False)  # noqa: E731
+
+    def in_place(x, w, b):
+        return outer(x, w, b).mul_(2).cos().sum() * 2
+
+    def by_a_view(x, w, b):
+        y = outer(x, w, b)
+        y.view(-1)[1:].mul_(2)
+        return y.cos().sum() * 2
+
+    def read_before(x, w, b):
+        y = outer(x, w, b)
+        z = y.sin().sum()
+        y.mul_(2)
+        return y.sum() + z
+
+    def in_place_inside(x, w, b):
+        return checkpoint(lambda *args: (inner(*args) * 2).relu_().tanh(), x, w, b, use_reentrant=False).add_(1).sum() * 2
+
+    def result(x, w, b):
+        return outer(x, w, b)
+
+    def step(fn, i, wanted):
+        args = leaves(seed=i)
+        y = fn(*args)
+        if y.dim():
+            y.detach().mul_(2)
+        return attempt(lambda: grad_of(y, [args[k] for k in wanted], torch.ones_like(y)))
+
+    fs = (in_place, by_a_view, read_before, in_place_inside, result)
+    wanted = ((0, 1, 2), (0, 1, 2), (2,), (0,), (0, 1, 2))
+    return [[step(fn, i, w) for i, w in enumerate(wanted)] for f in fs for fn in [compile(lambda *args, f=f: f(*args))]]
+
+
+@program
 def weights_written_that_no_derivative_reads(compile):
     """Of an input without a gradient only the weight's or the bias' is computed; eager has saved the weight, and raises."""
     x, k = torch.randn(2, 6, 4, 4), torch.randn(6, 6, 3, 3)

@@ -63,7 +63,10 @@ static int build(Adjoint *a, const CcStage *s, const bool *given, const bool *wa
     for (int i = n_forward - 1; i >= 0; i--) {
         const int first = a->g->node.n;
         if (!cc_rules_apply(a, i)) return -1;
-        for (int k = first; k < a->g->node.n; k++) a->g->node.at[k].origin = a->g->node.at[i].origin;
+        for (int k = first; k < a->g->node.n; k++) {
+            a->g->node.at[k].origin = a->g->node.at[i].origin;
+            a->g->node.at[k].checkpoint = a->g->node.at[i].checkpoint;
+        }
     }
     for (int k = 0; k < s->in.n; k++) cc_vec_push(&out->grad, a->wanted[s->in.at[k]] ? a->grad[s->in.at[k]] : -1);
     return n_forward;
@@ -79,17 +82,24 @@ typedef struct Cut {
     bool *kept;   /* [value] the forward that exists saves it, and no others; NULL: there is none yet */
     bool *again;  /* [node] of the forward, which the backward repeats */
     bool *leaves; /* [value] made in a checkpoint, and read behind it */
+    bool *shown;  /* [value] an output of the stage that code outside may write to */
+    bool *anew;   /* [value] shown, and read by the backward of the checkpoint that made it, which computes it anew */
 } Cut;
 
-/* The backward reads this value. */
-static void need(Cut *c, int value) {
+/* The backward reads this value, in a node of this checkpoint (0: of none). Eager's backward of a checkpoint reads what it
+ * computes again, so that a write to a result of it is no error. */
+static void need(Cut *c, int value, int checkpoint) {
     const int def = c->g->val.at[value].def;
     if (c->saved[value] || def >= c->n_forward) return;
+    if (c->shown[value] && def >= 0 && checkpoint != 0 && c->g->node.at[def].checkpoint == checkpoint) {
+        c->anew[value] = true;
+        return;
+    }
     if (def < 0 && !c->exists[value]) return; /* a seed */
     if (def >= 0 && !c->exists[value] && cc_op_is_view(c->g->node.at[def].op)) {
         if (c->again[def]) return;
         c->again[def] = true;
-        need(c, cc_graph_source(c->g, &c->g->node.at[def]));
+        need(c, cc_graph_source(c->g, &c->g->node.at[def]), checkpoint);
         return;
     }
     c->saved[value] = true;
@@ -111,14 +121,12 @@ static void find_live(const CcGraph *g, int n_forward, const CcJoint *j, bool *l
     free(read);
 }
 
-static void find_saved(Cut *c, const CcStage *s, const bool *live) {
-    for (int k = 0; k < s->in.n; k++) c->exists[s->in.at[k]] = true;
-    for (int k = 0; k < s->out.n; k++) c->exists[s->out.at[k]] = true;
+static void find_saved(Cut *c, const bool *live) {
     for (int i = c->n_forward; i < c->g->node.n; i++) {
         const CcNode *n = &c->g->node.at[i];
         for (int k = 0; live[i] && k < n->n_in; k++) {
             const CcOperand *o = cc_graph_operand(c->g, n, k);
-            if (o->kind == CC_IN_VALUE) need(c, o->value);
+            if (o->kind == CC_IN_VALUE) need(c, o->value, n->checkpoint);
         }
     }
 }
@@ -203,14 +211,16 @@ static void repeat_checkpoints(Cut *c) {
     for (int i = c->n_forward - 1; i >= 0; i--) {
         const CcNode *n = &c->g->node.at[i];
         for (int k = 0; k < n->n_out; k++) {
-            if (!c->saved[n->out0 + k] || !is_inside(c, n->out0 + k)) continue;
-            c->saved[n->out0 + k] = false;
+            const int v = n->out0 + k;
+            if (c->anew[v] && !c->saved[v]) c->again[i] = true;
+            if (!c->saved[v] || !is_inside(c, v)) continue;
+            c->saved[v] = false;
             c->again[i] = true;
         }
         for (int k = 0; c->again[i] && n->checkpoint != 0 && k < n->n_in; k++) {
             const CcOperand *o = cc_graph_operand(c->g, n, k);
             if (o->kind == CC_IN_VALUE)
-                need(c, o->value); /* what an earlier node of the inside makes is repeated in turn */
+                need(c, o->value, n->checkpoint); /* what an earlier node of the inside makes is repeated in turn */
         }
     }
 }
@@ -220,7 +230,8 @@ static void repeat_unkept(Cut *c) {
     for (int i = c->n_forward - 1; i >= 0; i--)
         for (int k = 0; k < c->g->node.at[i].n_out; k++) {
             const int v = c->g->node.at[i].out0 + k;
-            if (c->saved[v] && !c->kept[v]) repeat(c, v);
+            if (c->anew[v] && c->kept[v]) c->saved[v] = true;
+            if ((c->saved[v] || c->anew[v]) && !c->kept[v]) repeat(c, v);
         }
 }
 
@@ -309,8 +320,8 @@ static void save_weights(Cut *c) {
 }
 
 /* Chooses what is saved, among what `first` saves. */
-static void choose_saved(Cut *c, const CcStage *s, const bool *live, const CcJoint *first) {
-    find_saved(c, s, live);
+static void choose_saved(Cut *c, const bool *live, const CcJoint *first) {
+    find_saved(c, live);
     if (first == NULL) {
         save_weights(c);
         repeat_checkpoints(c);
@@ -323,16 +334,34 @@ static void choose_saved(Cut *c, const CcStage *s, const bool *live, const CcJoi
     free(c->kept);
 }
 
-static void halve(const CcGraph *g, int n_forward, const CcStage *s, const CcJoint *first, CcJoint *out) {
+/* whole: the graph that the stage is a part of. Code outside may write to its results, and to what a view shows or a
+ * node writes. */
+static void find_shown(Cut *c, const CcGraph *whole, const CcStage *s) {
+    for (int k = 0; k < s->out.n; k++) c->shown[s->out.at[k]] = whole->val.at[s->out.at[k]].is_output;
+    for (int i = 0; i < whole->node.n; i++) {
+        const CcNode *n = &whole->node.at[i];
+        const int v = cc_graph_source(whole, n);
+        if (v >= 0 && (n->flags != 0 || n->op == CC_OP_host || cc_op_is_view(n->op))) c->shown[v] = true;
+    }
+    for (int v = 0; v < whole->val.n; v++) c->shown[v] = c->shown[v] && c->exists[v];
+}
+
+static void halve(const CcGraph *g, int n_forward, const CcGraph *whole, const CcStage *s, const CcJoint *first,
+                  CcJoint *out) {
     bool *live = cc_mem_get((size_t)g->node.n + 1);
     Nodes forward = {0}, backward = {0};
     Cut c = {.g = g, .n_forward = n_forward};
     c.exists = cc_mem_get((size_t)g->val.n + 1);
     c.saved = cc_mem_get((size_t)g->val.n + 1);
     c.leaves = cc_mem_get((size_t)g->val.n + 1);
+    c.shown = cc_mem_get((size_t)g->val.n + 1);
+    c.anew = cc_mem_get((size_t)g->val.n + 1);
     c.again = live;
+    for (int k = 0; k < s->in.n; k++) c.exists[s->in.at[k]] = true;
+    for (int k = 0; k < s->out.n; k++) c.exists[s->out.at[k]] = true;
+    find_shown(&c, whole, s);
     find_live(g, n_forward, out, live);
-    choose_saved(&c, s, live, first);
+    choose_saved(&c, live, first);
     for (int i = 0; i < n_forward; i++) cc_vec_push(&forward, i);
     for (int i = n_forward; i < g->node.n; i++) list_behind(g, i, live, &backward);
     out->forward = part_of(g, &forward);
@@ -353,6 +382,8 @@ static void halve(const CcGraph *g, int n_forward, const CcStage *s, const CcJoi
     free(c.exists);
     free(c.saved);
     free(c.leaves);
+    free(c.shown);
+    free(c.anew);
 }
 
 /* The nodes of the stage, with autocast's casts. CcNode.origin: index into s->node */
@@ -375,7 +406,7 @@ bool cc_joint_make(const CcGraph *g, const CcStage *s, const bool *given, const 
     const int n_forward = build(&a, s, given, wanted, out);
     if (n_forward >= 0) {
         own_grads(a.g, s, out);
-        halve(a.g, n_forward, s, first, out);
+        halve(a.g, n_forward, g, s, first, out);
     } else {
         cc_joint_free(out);
     }
