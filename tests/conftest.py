@@ -165,10 +165,11 @@ class Walk:
     A mutable object met on one side must always meet the same partner on the other, so `f(x) is x`, two names of one
     list, a result cached on self and a view of an input are all part of the comparison. `versions`, a dict that several
     walks share: how often a tensor was written since the walk before (`_version`; where it began, a kernel may say).
+    `spread`: in addition to atol, relative to a tensor's largest element, as sums that cancel are rounded by their terms.
     """
 
-    def __init__(self, rtol=None, atol=None, versions=None):
-        self.rtol, self.atol, self.versions = rtol, atol, versions
+    def __init__(self, rtol=None, atol=None, versions=None, spread=0):
+        self.rtol, self.atol, self.versions, self.spread = rtol, atol, versions, spread
         self.partner, self.owner, self.stores, self.alive = {}, {}, {}, []
 
     def fail(self, path, text):
@@ -285,6 +286,9 @@ class Walk:
         rtol, atol = TOLERANCE.get(a.dtype, (0, 0))
         if a.dtype in TOLERANCE:
             rtol, atol = max(self.rtol or 0, rtol), max(self.atol or 0, atol)
+            if self.spread and a.numel() and a.layout == torch.strided:
+                largest = float(a.abs().max())
+                atol += self.spread * largest if math.isfinite(largest) else 0
         if a.layout != torch.strided:
             a, b = a.to_dense(), b.to_dense()
         with torch.inference_mode():
@@ -316,8 +320,8 @@ class Walk:
             self.want(shift[0] == shift[1], path, "offset into shared memory", *shift)
 
 
-def alike(eager, compiled, rtol=None, atol=None, path="result", versions=None):
-    Walk(rtol, atol, versions).go(eager, compiled, path)
+def alike(eager, compiled, rtol=None, atol=None, path="result", versions=None, spread=0):
+    Walk(rtol, atol, versions, spread).go(eager, compiled, path)
 
 
 # ---- running -----------------------------------------------------------------------------------------------------

@@ -707,6 +707,16 @@ def step(pick, one, args):
     return out, args
 
 
+def usual(statements, body):
+    """Without what docs/limits.md lists as different: writes between forward and backward to what a checkpoint in f has read, and
+    second derivatives that reach hooks of results."""
+    written = ("opt.step()", "with torch.no_grad(): params[0].mul_(1.1)", "with torch.no_grad(): y.add_(1)")
+    hooked = tuple(s for s in lines(BETWEEN) if s.startswith("outs[") and ("_hook" in s or "retain_grad" in s))
+    without = written if any("checkpoint(" in line for line in body) else ()
+    without += hooked if any("create_graph" in s for s in statements) else ()
+    return [s for s in statements if s not in without]
+
+
 def drawn(seed):
     pick = random.Random(seed).randrange
     writer = Writer(pick, RULES)
@@ -743,7 +753,7 @@ def drawn(seed):
             usual or pick(2) == 0,
         )
 
-    kinds = [step(pick, writer.one, None)[0] for _ in range(1 + pick(3))]
+    kinds = [usual(step(pick, writer.one, None)[0], p.body) for _ in range(1 + pick(3))]
     return p._replace(steps=[(writer.one(kinds), given()) for _ in range(6)])
 
 
@@ -757,13 +767,14 @@ def check(p):
     ccompile.reset()
     wrong = verify_failures()
     near = (5e-2, 0.2) if p.auto else (1e-5, 1e-6) if p.dtype is torch.float64 and not p.compiled else (2e-3, 2e-4)
+    spread = 2**-8 if p.auto else 0  # bf16: second derivatives of eager are off by 1 % of the largest element
     with quiet(), ccompile.config.patch(verify=ccompile.config.verify and not unseen(p) and not p.auto):
         sides = [Side(build(p, wrap), True, False, {}) for wrap in (plain, ccompile.compile)]
         written = {}
         for i, (_, given) in enumerate(p.steps):
             told = [s.run(((i, *arguments(given, p.dtype, i), given.n, given.flag), {})) for s in sides]
-            alike(*told, *near, f"step {i}", written)
-    alike(sides[0].past, sides[1].past, *near, "all steps")
+            alike(*told, *near, f"step {i}", written, spread)
+    alike(sides[0].past, sides[1].past, *near, "all steps", spread=spread)
     assert verify_failures() == wrong, "verify: " + next(e.text for e in reversed(ccompile.events()) if e.kind == "verify")
 
 
