@@ -37,7 +37,7 @@ struct CcTraining {
     CcGraph *graph;       /* CcNode.origin: the trace's node */
     CcRunOptions options;
     CcVersions versions;
-    int *unseen; /* [value] the last node that writes to its memory through `.data`; 0: none. Views: see memory_of() */
+    int *unseen; /* [value] the last node that writes to its memory through `.data`; 0: none. NULL: no node does */
     CC_VEC(int) refused; /* nodes that no stage can have, because no kernel computes them or their derivative */
     CcStages cut;
     CC_VEC(Stage) stage; /* [stage of cut] */

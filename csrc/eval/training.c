@@ -75,11 +75,13 @@ static bool is_data(const CcTrace *t, const CcGraph *g, int value) {
 static void find_unseen(CcTraining *t) {
     const CcGraph *g = t->graph;
     free(t->unseen);
-    t->unseen = cc_mem_get(sizeof *t->unseen * ((size_t)g->val.n + 1));
+    t->unseen = NULL;
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         const int to = n->flags & CC_N_WRITES ? cc_graph_source(g, n) : -1;
-        if (to >= 0 && is_data(t->trace, g, to)) t->unseen[memory_of(g, to)] = i;
+        if (to < 0 || !is_data(t->trace, g, to)) continue;
+        if (t->unseen == NULL) t->unseen = cc_mem_get(sizeof *t->unseen * ((size_t)g->val.n + 1));
+        t->unseen[memory_of(g, to)] = i;
     }
 }
 
@@ -89,6 +91,7 @@ static bool is_overtaken(const CcTraining *t, int node) {
     const CcGraph *g = t->graph;
     const CcNode *n = &g->node.at[node];
     bool is = false;
+    if (t->unseen == NULL) return false;
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
         is = is || (o->kind == CC_IN_VALUE && t->unseen[memory_of(g, o->value)] > node);
