@@ -59,7 +59,12 @@ def reachable(world):
 
 def made_here(cls):
     """By the world's source."""
-    return vars(cls).get("__module__") == "<world>"
+    return own_names(cls).get("__module__") == "<world>"
+
+
+def own_names(cls):
+    """A class's dictionary; vars() would ask its metaclass, which may say anything by now."""
+    return type.__dict__["__dict__"].__get__(cls)
 
 
 def held(o):
@@ -68,7 +73,7 @@ def held(o):
         yield from object.__getattribute__(o, "__dict__").items()
     except AttributeError:
         pass
-    for name in vars(type(o)).get("__slots__", ()):
+    for name in own_names(type(o)).get("__slots__", ()):
         try:
             yield name, object.__getattribute__(o, name)
         except AttributeError:
@@ -78,7 +83,7 @@ def held(o):
 def inside(o):
     """What it holds; None: nothing in it is changed."""
     if isinstance(o, type):
-        return [type(o), *(v for k, v in vars(o).items() if k not in OWN_OF_C)] if made_here(o) else None
+        return [type(o), *(v for k, v in own_names(o).items() if k not in OWN_OF_C)] if made_here(o) else None
     if isinstance(o, types.FunctionType):
         return [*(o.__defaults__ or ()), *(o.__closure__ or ())] if o.__module__ == "<world>" else None
     if isinstance(o, types.MethodType):
@@ -100,7 +105,7 @@ def inside(o):
     if isinstance(o, (set, frozenset, numpy.ndarray, contextvars.ContextVar, logging.Logger, CACHED, *ITERATORS)):
         return []
     if isinstance(o, torch.optim.Optimizer):
-        return [o.param_groups, o.state]
+        return [v for _, v in held(o) if isinstance(v, (list, dict))]  # a mutation may have deleted either
     if made_here(type(o)) or isinstance(o, nn.Module):
         return [type(o), *(v for _, v in held(o))]
     return None
@@ -196,7 +201,7 @@ def state_of(o, world):
     if isinstance(o, (list, set, dict, collections.deque)):
         return dict(dict.items(o)) if isinstance(o, dict) else list(o)
     if isinstance(o, type):
-        return {k: v for k, v in vars(o).items() if k not in OWN_OF_C}
+        return {k: v for k, v in own_names(o).items() if k not in OWN_OF_C}
     if isinstance(o, types.FunctionType):
         return {k: getattr(o, k) for k in ("__defaults__", "__kwdefaults__", "__code__", "__name__", "__doc__")}
     if isinstance(o, types.CellType):
@@ -254,7 +259,8 @@ class Change:
         """All that the object held is as it was: what was absent is absent again."""
         o, before = self.before
         now = state_of(o, self.world)
-        with contextlib.suppress(TypeError, AttributeError):  # refused on both sides
+        # Refused on both sides: a gradient, say, whose tensor has another size by now, as the program or another name resized it.
+        with contextlib.suppress(TypeError, AttributeError, RuntimeError):
             if isinstance(o, (list, set, collections.deque)):
                 o.clear()
                 o.update(before) if isinstance(o, set) else o.extend(before)
@@ -282,7 +288,7 @@ class Change:
             name = self.key(self.world.own)
             o[name] = self.value()
         else:
-            name = self.key(list(vars(o)) if isinstance(o, type) else [k for k, _ in held(o)])
+            name = self.key(list(own_names(o)) if isinstance(o, type) else [k for k, _ in held(o)])
             # the hash of a frozen dataclass is that of its fields: an object's is its address, which differs between the sides
             value = self.rng.choice(CONSTANTS) if hasattr(type(o), "__dataclass_params__") else self.value()
             type.__setattr__(o, name, value) if isinstance(o, type) else object.__setattr__(o, name, value)
@@ -293,7 +299,7 @@ class Change:
             name = self.key([k for k in self.world.own if k in o])
             del o[name]
         else:
-            name = self.key(list(vars(o)) if isinstance(o, type) else [k for k, _ in held(o)])
+            name = self.key(list(own_names(o)) if isinstance(o, type) else [k for k, _ in held(o)])
             type.__delattr__(o, name) if isinstance(o, type) else object.__delattr__(o, name)
         return name
 
@@ -304,9 +310,9 @@ class Change:
         return o.__class__.__name__
 
     def _method(self, o):
-        has = [name for name in METHODS if name in vars(o)]
+        has = [name for name in METHODS if name in own_names(o)]
         name = self.rng.choice(has if has and self.rng.randrange(2) else list(METHODS))
-        if name in vars(o) and self.rng.randrange(3) == 0:
+        if name in own_names(o) and self.rng.randrange(3) == 0:
             delattr(o, name)
             return f"del {name}"
         setattr(o, name, self.rng.choice(METHODS[name]))
