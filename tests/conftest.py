@@ -130,9 +130,13 @@ ATOMS = (
 def same_type(a, b):
     """A build=True factory makes its local classes once for each side; so is a world of fuzz/worlds.py made, and the class of a module
     with a parametrization."""
-    return a is b or (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__) and (
-        "<locals>" in a.__qualname__ or a.__module__ in ("<world>", "torch.nn.utils.parametrize")
-    )
+    (module, name), other = name_of(a), name_of(b)
+    return a is b or (module, name) == other and ("<locals>" in name or module in ("<world>", "torch.nn.utils.parametrize"))
+
+
+def name_of(cls):
+    """Not by its metaclass, which may say anything by now."""
+    return tuple(type.__dict__[which].__get__(cls) for which in ("__module__", "__qualname__"))
 
 
 def listed(o):

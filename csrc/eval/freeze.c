@@ -14,9 +14,7 @@
 /* Stamps that are no fingerprints. */
 enum { DEVICE_CPU = 1 }; /* CcType.device */
 #define CAST_STAMPS (UINT64_C(1) << 63)
-enum {
-    QUIET = 256
-}; /* runs of a plan with all copies without a change, after which none is timed until there is one */
+enum { QUIET = 256 }; /* runs without a change, after which a plan with all copies is not timed */
 
 typedef struct CcStamp {
     int value;

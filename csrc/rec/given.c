@@ -22,6 +22,17 @@ static bool runs_unseen(PyObject *d) {
     return !is_known;
 }
 
+/* C code that asks for a length as a hint takes a TypeError for "unknown": no frame starts if the arguments do not bind,
+ * and nobody sees the error. */
+static void guard_lengths(CcRec *rec, PyTypeObject *type) {
+    static const char *const name[] = {"__len__", "__length_hint__"};
+    for (int i = 0; i < CC_COUNT(name); i++) {
+        PyObject *key = cc_obj_intern(name[i]), *method = key != NULL ? cc_type_lookup(type, key) : NULL;
+        Py_XDECREF(key);
+        if (method != NULL && PyFunction_Check(method)) cc_rec_guard_function(rec, (PyFunctionObject *)method);
+    }
+}
+
 static void guard_class(CcRec *rec, PyTypeObject *type) {
     if (!cc_mutable_class(type)) return;
     CcGuards *gs = &rec->trace->guards;
@@ -35,6 +46,7 @@ static void guard_class(CcRec *rec, PyTypeObject *type) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all); i++) unseen |= runs_unseen(PyTuple_GET_ITEM(all, i));
     if (unseen) cc_vec_push(&rec->unseen_classes, type);
     Py_DECREF(all);
+    guard_lengths(rec, type);
 }
 
 /* Enums of pybind11 are known by identity. */

@@ -144,6 +144,30 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     Py_DECREF(want);
 }
 
+/* Of a function, or of what calls one: a property, a static method. */
+static void guard_signature(CcRec *rec, PyObject *o) {
+    static const char *const held[] = {"fget", "fset", "fdel", "__func__"};
+    if (PyFunction_Check(o)) cc_rec_guard_function(rec, (PyFunctionObject *)o);
+    for (int i = 0; cc_value_wraps(o) && i < CC_COUNT(held); i++) {
+        PyObject *f = PyObject_GetAttrString(o, held[i]);
+        if (f == NULL) cc_raised_clear();
+        else if (PyFunction_Check(f)) cc_rec_guard_function(rec, (PyFunctionObject *)f);
+        Py_XDECREF(f);
+    }
+}
+
+/* A call whose arguments do not bind makes no frame, so no guard would tell that the function's signature has changed;
+ * and C code may be the caller. */
+static void guard_signatures(CcRec *rec) {
+    const CcGuards *gs = &rec->trace->guards;
+    for (int i = 0, n = gs->g.n; i < n; i++) {
+        PyObject *want = gs->g.at[i].want; /* stays while guards are added */
+        if (gs->g.at[i].check == CC_CHK_IDENT) guard_signature(rec, want);
+        for (Py_ssize_t k = 0; gs->g.at[i].check == CC_CHK_SPECIALS && k < PyTuple_GET_SIZE(want); k++)
+            guard_signature(rec, PyTuple_GET_ITEM(want, k));
+    }
+}
+
 const char *cc_rec_module(PyObject *globals) {
     PyObject *name = cc_obj_item(globals, "__name__"), *type, *value, *traceback;
     if (name == NULL || !PyUnicode_Check(name)) return NULL;
@@ -523,6 +547,8 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
         rec->raised = true;
         const CcGo go = cc_op_after(rec, act, ev);
         rec->raised = false;
+        if (go == CC_OK && rec->trace != NULL && PyErr_GivenExceptionMatches(type, PyExc_TypeError))
+            guard_signatures(rec);
         const bool lost = cc_kernel_lost(rec, act);
         if (go == CC_OK && !lost) cc_sym_after(rec, ev, first);
         PyErr_Restore(type, value, tb);
