@@ -1015,10 +1015,10 @@ def recurrent():
 
 
 def replay_recurrent(op, *operands):
-    numbers = operands[-5:]
+    numbers = operands[-4:]
     states = 2 if op == "lstm" else 1
     hx = operands[1:3] if op == "lstm" else operands[1]
-    return getattr(F, op)(operands[0], hx, operands[1 + states : -5], *numbers[:3], False, *numbers[3:])
+    return getattr(F, op)(operands[0], hx, operands[1 + states : -4], *numbers[:2], 0.0, False, *numbers[2:])
 
 
 def images():
@@ -1193,15 +1193,15 @@ def test_every_row_is_bound(tens):
                 continue   # operands that this dtype does not have
             got = tens.bind(op_table.resolve(name), args, kwargs)
             seen |= {got[0]} if got else set()
-    assert seen == {r[0] for r in tens.bind_rows()} - {"attention_dropout"}  # that: test_training.py
+    assert seen == {r[0] for r in tens.bind_rows()} - {"attention_dropout", "layers_dropout"}  # these: test_training*.py
 
 
 def test_what_recurrent_rows_leave(tens):
-    """Packed sequences and training, where dropout draws."""
+    """Packed sequences; what dropout draws is a row of its own."""
     x, h, w = torch.randn(5, 4), torch.zeros(1, 2, 3), [torch.randn(12, 4), torch.randn(12, 3)]
     assert tens.bind(F.lstm, (x, torch.tensor([2, 2, 1]), (h, h), w, False, 1, 0.0, False, False)) is None
-    assert tens.bind(F.lstm, (x[:, None], (h, h), w, False, 1, 0.0, True, False, False)) is None
-    assert tens.bind(F.lstm, (x[:, None], (h, h), w, False, 1, 0.0, False, False, False)) is not None
+    for p, training, op in ((0.0, False, "lstm"), (0.5, False, "lstm"), (0.0, True, "lstm"), (0.5, True, "layers_dropout")):
+        assert tens.bind(F.lstm, (x[:, None], (h, h), w, False, 1, p, training, False, False))[0] == op
 
 
 def test_keepdim_and_dtype_are_no_operands(tens):
