@@ -420,3 +420,20 @@ def test_a_cell_alone(kind, states):
             y = list(y) if isinstance(y, tuple) else [y]
             got.append((y, torch.autograd.grad(weighted(y), [x, *model.parameters()])))
         alike(got[0], got[1], path=kind, **TOLERANCE)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast(kind, p):
+    """The casts are inside of the op, where its types do not show them: torch runs it, and results are eager's to the bit."""
+    eager = make(kind, 6, 20, layers=2, dropout=p)
+    compiled = ccompile.compile(copy.deepcopy(eager))
+    for i in range(3):
+        x, got = torch.randn(7, 3, 6, requires_grad=True), []
+        for model in (eager, compiled):
+            torch.manual_seed(i)
+            with torch.autocast("cpu", torch.bfloat16):
+                results = flat(model(x))
+            grads = torch.autograd.grad(weighted([r.float() for r in results]), [x, *model.parameters()])
+            got.append((results, grads))
+        alike(got[0], got[1], path=f"call {i}", rtol=0, atol=0)
