@@ -192,7 +192,6 @@ typedef struct CcRecurBack {
     void *scratch;            /* cc_recur_back_bytes bytes, 64-byte aligned */
 } CcRecurBack;
 enum { CC_RECUR_KEPT = 4 };
-int cc_recur_gates(CcCell cell);
 size_t cc_recur_bytes(const CcRecur *r);
 /* any thread; -1: no memory */
 CC_MUST int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err);

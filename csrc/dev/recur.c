@@ -96,8 +96,6 @@ typedef struct Layer {
     const float *h;
 } Layer;
 
-int cc_recur_gates(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
-
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t units_of(const Layer *l, int64_t block) {
     return CC_MIN(l->k->lanes, l->r->hidden - block * l->k->lanes);
@@ -110,7 +108,7 @@ static int64_t chunk_of(const CcRecur *r, int64_t gates_row) {
 }
 
 size_t cc_recur_bytes(const CcRecur *r) {
-    const int64_t hidden = round_up(r->hidden, kernels_of_cpu()->lanes), row = hidden * cc_recur_gates(r->cell);
+    const int64_t hidden = round_up(r->hidden, kernels_of_cpu()->lanes), row = hidden * cc_cell_gates(r->cell);
     const int64_t floats = row * (r->in + r->hidden + 2 + chunk_of(r, row) * r->batch) + hidden * r->batch;
     return (size_t)floats * sizeof(float);
 }
@@ -202,7 +200,17 @@ static void project(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-/* Where a row of this step keeps `each` numbers per unit. */
+/* A work unit of a step: a block of hidden units, and a tile of rows. */
+typedef struct Tile {
+    int64_t block, from, rows;
+} Tile;
+
+static Tile tile_of(int64_t unit, int64_t tiles, int64_t rows) {
+    const int64_t tile = unit % tiles, from = rows * tile / tiles;
+    return (Tile){unit / tiles, from, rows * (tile + 1) / tiles - from};
+}
+
+/* Where a row of this step keeps `each` numbers per unit; any address if nothing is kept. */
 static float *kept_at(const Layer *l, float *kept, int each, int64_t row) {
     const int64_t at = l->t * l->r->batch + l->row0 + row;
     return kept ? kept + at * each * l->r->hidden : l->call->y;
@@ -215,11 +223,11 @@ static void step(void *ctx, int64_t begin, int64_t end) {
     const int64_t row = l->blocks * l->width, lanes = l->k->lanes;
     _Alignas(64) float sum[MAX_ROWS * MAX_GATES * MAX_LANES];
     for (int64_t u = begin; u < end; u++) {
-        const int64_t block = u / l->tiles, tile = u % l->tiles;
-        const int64_t from = l->rows * tile / l->tiles, to = l->rows * (tile + 1) / l->tiles;
+        const Tile tile = tile_of(u, l->tiles, l->rows);
+        const int64_t block = tile.block, from = tile.from;
         const Product p = {.a = l->h + from * l->h_row, .a_row = l->h_row, .dst = sum, .dst_row = l->width};
-        multiply(l, &l->wh, block, p, to - from);
-        const Cell c = {.rows = (int)(to - from),
+        multiply(l, &l->wh, block, p, tile.rows);
+        const Cell c = {.rows = (int)tile.rows,
                         .units = units_of(l, block),
                         .sum = sum,
                         .gates_row = row,
@@ -284,7 +292,7 @@ static void copy_rows(float *to, int64_t to_row, const float *from, int64_t from
 }
 
 int cc_recur_run(const CcRecur *r, const CcRecurCall *call, CcErr *err) {
-    Layer l = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_recur_gates(r->cell), .rows = r->batch};
+    Layer l = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_cell_gates(r->cell), .rows = r->batch};
     float *scratch = call->scratch;
     l.blocks = (r->hidden + l.k->lanes - 1) / l.k->lanes;
     l.width = l.gates * l.k->lanes;
@@ -328,7 +336,6 @@ typedef struct Back {
     const float *zeros;
     float *carry; /* [batch][hidden] */
     int64_t row0, rows, t, tiles;
-    bool any; /* a step behind this one has been gone through */
 } Back;
 
 /* The step before t, in the forward's order; -1: there is none. */
@@ -337,13 +344,13 @@ static int64_t step_before(const CcRecur *r, int64_t t) {
     return t - 1;
 }
 
-static int64_t step_behind(const CcRecur *r, int64_t t) { return r->backward ? t - 1 : t + 1; }
+static bool is_last(const CcRecur *r, int64_t t) { return t == (r->backward ? 0 : r->steps - 1); }
 
 static int64_t back_blocks(const CcRecur *r, int64_t width) { return (r->hidden + width - 1) / width; }
 
 size_t cc_recur_back_bytes(const CcRecur *r) {
     const int64_t width = MAX_GATES * kernels_of_cpu()->lanes;
-    const int64_t panels = back_blocks(r, width) * width * cc_recur_gates(r->cell) * r->hidden;
+    const int64_t panels = back_blocks(r, width) * width * cc_cell_gates(r->cell) * r->hidden;
     return (size_t)(panels + width + r->batch * r->hidden) * sizeof(float);
 }
 
@@ -360,17 +367,17 @@ static void pack_turned(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-/* What the step behind `t` gives to h of n rows: sum [n][width]. */
-static void sum_behind(const Back *b, int64_t block, int64_t row, int64_t n, float *sum) {
-    const int64_t gates = b->gates * b->r->hidden, t = step_behind(b->r, b->t);
-    const Product p = {.a = b->call->dh + (t * b->r->batch + b->row0 + row) * gates,
+/* What step t gives to h before it, of a tile's rows: sum [rows][width]. */
+static void sum_of(const Back *b, int64_t t, const Tile *tile, float *sum) {
+    const int64_t gates = b->gates * b->r->hidden;
+    const Product p = {.a = b->call->dh + (t * b->r->batch + b->row0 + tile->from) * gates,
                        .a_row = gates,
-                       .w = b->panels + block * gates * b->width,
+                       .w = b->panels + tile->block * gates * b->width,
                        .first = b->zeros,
                        .dst = sum,
                        .dst_row = b->width,
                        .n = gates};
-    b->k->product[n - 1][MAX_GATES - 1](&p);
+    b->k->product[tile->rows - 1][MAX_GATES - 1](&p);
 }
 
 /* Units: [block][tile of rows]. */
@@ -379,15 +386,16 @@ static void unstep(void *ctx, int64_t begin, int64_t end) {
     const CcRecur *r = b->r;
     const CcRecurBack *call = b->call;
     const int64_t before = step_before(r, b->t);
+    const bool last = is_last(r, b->t);
     _Alignas(64) float sum[MAX_ROWS * MAX_GATES * MAX_LANES];
     for (int64_t u = begin; u < end; u++) {
-        const int64_t block = u / b->tiles, tile = u % b->tiles, unit = block * b->width;
-        const int64_t from = b->rows * tile / b->tiles, to = b->rows * (tile + 1) / b->tiles;
-        const int64_t row = b->row0 + from, at = b->t * r->batch + row, gates = b->gates * r->hidden;
-        if (b->any) sum_behind(b, block, from, to - from, sum);
-        Uncell c = {.rows = (int)(to - from),
+        const Tile tile = tile_of(u, b->tiles, b->rows);
+        const int64_t unit = tile.block * b->width, row = b->row0 + tile.from;
+        const int64_t at = b->t * r->batch + row, gates = b->gates * r->hidden;
+        if (!last) sum_of(b, r->backward ? b->t - 1 : b->t + 1, &tile, sum);
+        Uncell c = {.rows = (int)tile.rows,
                     .units = CC_MIN(b->width, r->hidden - unit),
-                    .sum = b->any ? sum : NULL,
+                    .sum = last ? NULL : sum,
                     .sum_row = b->width,
                     .grad_y = call->grad_y ? call->grad_y + b->t * call->grad_step + row * call->grad_row + unit : NULL,
                     .grad_row = call->grad_row,
@@ -413,18 +421,17 @@ static void unstep(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-/* The gradient of h, from the first step. Units as unstep's. */
+/* The gradient of h, from the first step, to which `t` was set last. Units as unstep's. */
 static void finish(void *ctx, int64_t begin, int64_t end) {
     const Back *b = ctx;
     const int64_t hidden = b->r->hidden;
     _Alignas(64) float sum[MAX_ROWS * MAX_GATES * MAX_LANES];
     for (int64_t u = begin; u < end; u++) {
-        const int64_t block = u / b->tiles, tile = u % b->tiles, unit = block * b->width;
-        const int64_t from = b->rows * tile / b->tiles, to = b->rows * (tile + 1) / b->tiles;
-        const int64_t units = CC_MIN(b->width, hidden - unit);
-        sum_behind(b, block, from, to - from, sum);
-        for (int64_t i = 0; i < to - from; i++) {
-            const int64_t at = (b->row0 + from + i) * hidden + unit;
+        const Tile tile = tile_of(u, b->tiles, b->rows);
+        const int64_t unit = tile.block * b->width, units = CC_MIN(b->width, hidden - unit);
+        sum_of(b, b->t, &tile, sum);
+        for (int64_t i = 0; i < tile.rows; i++) {
+            const int64_t at = (b->row0 + tile.from + i) * hidden + unit;
             for (int64_t k = 0; k < units; k++)
                 b->call->first_h[at + k] = sum[i * b->width + k] + (b->r->cell == CC_CELL_GRU ? b->carry[at + k] : 0);
         }
@@ -435,12 +442,9 @@ static void run_back(Back *b) {
     const CcRecur *r = b->r;
     const int parts = parts_for(b->blocks * b->width * b->gates * r->hidden * b->rows);
     b->tiles = (b->rows + b->k->rows - 1) / b->k->rows;
-    b->any = false;
-    b->t = r->backward ? 0 : r->steps - 1;
     for (int64_t s = 0; s < r->steps; s++) {
+        b->t = r->backward ? s : r->steps - 1 - s;
         cc_omp_run(unstep, b, b->blocks * b->tiles, parts);
-        b->any = true;
-        b->t += r->backward ? 1 : -1;
     }
     if (b->call->first_h) cc_omp_run(finish, b, b->blocks * b->tiles, parts);
 }
@@ -454,7 +458,7 @@ static void run_back_rows(void *ctx, int64_t begin, int64_t end) {
 }
 
 void cc_recur_back(const CcRecur *r, const CcRecurBack *call) {
-    Back b = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_recur_gates(r->cell), .rows = r->batch};
+    Back b = {.r = r, .call = call, .k = kernels_of_cpu(), .gates = cc_cell_gates(r->cell), .rows = r->batch};
     b.width = MAX_GATES * b.k->lanes;
     b.blocks = back_blocks(r, b.width);
     const int64_t weights = b.blocks * b.width * b.gates * r->hidden;

@@ -103,27 +103,27 @@ static PyObject *turned(PyObject *t) {
 typedef struct Layers {
     const Operands *o;
     const CcNode *n;
-    CcIn_layers_dropped in;
-    PyObject *f; /* torch.lstm .. */
-    int states, directions, each;
+    CcRoles r;
+    PyObject *f;       /* torch.lstm .. */
     PyObject *last[2]; /* lists of the layers' h_n and c_n */
 } Layers;
 
-static CcOperand state_of(const Layers *l, int i) { return *cc_graph_operand(l->o->g, l->n, l->in.states.first + i); }
+static CcOperand operand_of(const Layers *l, int i) { return *cc_graph_operand(l->o->g, l->n, i); }
 
-/* One layer of all directions, on steps first. Steals x; -> its y */
+/* One layer in all directions, on steps first. Steals x; -> its y */
 static PyObject *layer(Layers *l, PyObject *x, int i) {
     const Operands *o = l->o;
-    const int weights = l->directions * l->each, d = l->directions;
-    PyObject *params = PyList_New(weights), *h = items(o->value[state_of(l, 0).value], i * d, d), *r = NULL;
+    const int d = l->r.directions, weights = d * l->r.weights;
+    PyObject *params = PyList_New(weights), *h = items(o->value[operand_of(l, CC_ROLE_H).value], i * d, d), *r = NULL;
     for (int k = 0; params != NULL && k < weights; k++)
-        PyList_SET_ITEM(params, k, tensor_of(o, state_of(l, l->states + i * weights + k)));
-    if (l->states == 2 && h != NULL) h = Py_BuildValue("(NN)", h, items(o->value[state_of(l, 1).value], i * d, d));
+        PyList_SET_ITEM(params, k, tensor_of(o, operand_of(l, l->r.first + i * weights + k)));
+    if (l->r.states == 2 && h != NULL)
+        h = Py_BuildValue("(NN)", h, items(o->value[operand_of(l, CC_ROLE_C).value], i * d, d));
     if (x != NULL && h != NULL && params != NULL)
-        r = PyObject_CallFunction(l->f, "OOOOidOOO", x, h, params, l->in.has_biases.i ? Py_True : Py_False, 1, 0.0,
-                                  Py_True, d == 2 ? Py_True : Py_False, Py_False);
+        r = PyObject_CallFunction(l->f, "OOOOidOOO", x, h, params, l->r.bias ? Py_True : Py_False, 1, 0.0, Py_True,
+                                  d == 2 ? Py_True : Py_False, Py_False);
     PyObject *y = r != NULL ? Py_NewRef(PyTuple_GET_ITEM(r, 0)) : NULL;
-    for (int k = 0; r != NULL && k < l->states; k++)
+    for (int k = 0; r != NULL && k < l->r.states; k++)
         if (PyList_Append(l->last[k], PyTuple_GET_ITEM(r, 1 + k)) < 0) Py_CLEAR(y);
     Py_XDECREF(r);
     Py_XDECREF(params);
@@ -133,26 +133,22 @@ static PyObject *layer(Layers *l, PyObject *x, int i) {
 }
 
 /* Layer by layer, with the masks that were drawn. Sets all results. */
-static int layers_dropped(const Operands *o, const CcNode *n, const CcIn_layers_dropped *in) {
+static int layers_dropped(const Operands *o, const CcNode *n, const CcRoles *r) {
     static const char *const NAME[] = {
         [CC_CELL_LSTM] = "lstm", [CC_CELL_GRU] = "gru", [CC_CELL_TANH] = "rnn_tanh", [CC_CELL_RELU] = "rnn_relu"};
-    Layers l = {.o = o, .n = n, .in = *in, .f = cc_obj_of_module("torch", NAME[in->cell.i])};
-    l.states = in->cell.i == CC_CELL_LSTM ? 2 : 1;
-    l.directions = in->bidirectional.i ? 2 : 1;
-    l.each = in->has_biases.i ? 4 : 2;
-    PyObject *cat = cc_obj_of_module("torch", "cat"), *x = tensor_of(o, in->x);
-    const int masks = l.states + (int)in->layers.i * l.directions * l.each;
-    for (int k = 0; k < l.states; k++) l.last[k] = PyList_New(0);
-    const bool ready = l.f != NULL && cat != NULL && l.last[0] != NULL && (l.states == 1 || l.last[1] != NULL);
+    Layers l = {.o = o, .n = n, .r = *r, .f = cc_obj_of_module("torch", NAME[r->cell])};
+    PyObject *cat = cc_obj_of_module("torch", "cat"), *x = tensor_of(o, operand_of(&l, CC_ROLE_X));
+    for (int k = 0; k < r->states; k++) l.last[k] = PyList_New(0);
+    const bool ready = l.f != NULL && cat != NULL && l.last[0] != NULL && (r->states == 1 || l.last[1] != NULL);
     if (!ready) Py_CLEAR(x);
-    if (in->batch_first.i) x = turned(x);
-    for (int i = 0; i < in->layers.i && x != NULL; i++) {
-        if (i > 0) x = dropped(o, x, state_of(&l, masks + i - 1), in->p.f);
+    if (r->batch_first) x = turned(x);
+    for (int i = 0; i < r->layers && x != NULL; i++) {
+        if (i > 0) x = dropped(o, x, operand_of(&l, r->masks + i - 1), r->kept.f);
         x = layer(&l, x, i);
     }
-    o->value[n->out0] = in->batch_first.i ? turned(x) : x;
+    o->value[n->out0] = r->batch_first ? turned(x) : x;
     bool ok = o->value[n->out0] != NULL;
-    for (int k = 0; k < l.states; k++) {
+    for (int k = 0; k < r->states; k++) {
         o->value[n->out0 + 1 + k] = ok ? PyObject_CallOneArg(cat, l.last[k]) : NULL;
         ok = ok && o->value[n->out0 + 1 + k] != NULL;
         Py_XDECREF(l.last[k]);
@@ -172,10 +168,10 @@ int cc_repeat_node(const CcGraph *g, const CcNode *n, PyObject **value) {
     CcIn_dropped drop;
     CcIn_attention_dropped attend;
     CcIn_batch_normed normed;
-    CcIn_layers_dropped layers;
+    CcRoles layers;
     PyObject *r = NULL;
     if (n->host < 0 && n->op != CC_OP_batch_normed) return 0; /* statistics, which only that one reads */
-    if (n->op == CC_OP_layers_dropped && cc_in_layers_dropped(g, n, &layers)) return layers_dropped(&o, n, &layers);
+    if (n->op == CC_OP_layers_dropped && cc_roles_read(g, n, &layers)) return layers_dropped(&o, n, &layers);
     if (n->op == CC_OP_dropped && cc_in_dropped(g, n, &drop))
         r = dropped(&o, tensor_of(&o, drop.x), drop.kept, drop.p.f);
     else if (cc_in_attention_dropped(g, n, &attend)) r = attention(&o, &attend, (CcDtype)g->val.at[n->out0].type.dtype);

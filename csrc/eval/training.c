@@ -158,17 +158,11 @@ static int ops_of_eager(const CcNode *n) {
     case CC_OP_cross_entropy:
     case CC_OP_cosine_embedding:
     case CC_OP_triplet_margin: return 2;
-    case CC_OP_layers_dropped:
-    case CC_OP_lstm_cell:
-    case CC_OP_gru_cell:
-    case CC_OP_rnn_tanh_cell:
-    case CC_OP_rnn_relu_cell:
-    case CC_OP_lstm:
-    case CC_OP_gru:
-    case CC_OP_rnn_tanh:
-    case CC_OP_rnn_relu: return LEAST_OPS; /* several for each step, or one that is slower than ours */
-    default: return cc_op_is_view(n->op) ? 0 : 1;
+    default: break;
     }
+    /* several for each step, or one that is slower than ours */
+    if (cc_op_info((CcOpId)n->op)->kind == CC_K_RNN) return LEAST_OPS;
+    return cc_op_is_view(n->op) ? 0 : 1;
 }
 
 static bool is_worth(const CcGraph *g, const CcStage *s) {

@@ -8,30 +8,18 @@ CcType cc_adjoint_dense(const CcType *t) {
     return out;
 }
 
+bool cc_adjoint_is_f32(const CcGraph *g, CcOperand o, int ndim, int64_t a, int64_t b, int64_t c) {
+    const int64_t size[3] = {a, b, c};
+    const CcType *t = o.kind == CC_IN_VALUE ? &g->val.at[o.value].type : NULL;
+    return t != NULL && t->dtype == CC_DT_F32 && t->device == 1 && t->ndim == ndim &&
+           memcmp(t->size, size, sizeof *size * (size_t)ndim) == 0;
+}
+
 CcType cc_adjoint_like(const CcType *t) {
     CcType out = *t;
     if (!cc_type_dense(t)) cc_type_make_contiguous(&out);
     out.requires_grad = 0;
     return out;
-}
-
-int cc_adjoint_in(Adjoint *a, CcOpId op, const CcType *type, const CcOperand *in, int n_in) {
-    CcGraph *g = a->g;
-    if (a->before < 0) {
-        cc_graph_node(g, op, 0, -1, in, n_in, type, 1);
-        return g->val.n - 1;
-    }
-    const CcNode n = {.op = (uint16_t)op, .in0 = g->operand.n, .n_in = n_in, .out0 = g->val.n, .n_out = 1, .host = -1};
-    for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
-    cc_vec_push(&g->val, (CcVal){.type = *type});
-    g->val.at[n.out0].def = cc_edit_insert(g, a->before, &n);
-    return n.out0;
-}
-
-int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in) {
-    CcOperand out[CC_OPERANDS_MAX];
-    const int n = cc_operands_write(op, in, out);
-    return cc_adjoint_in(a, op, type, out, n);
 }
 
 void cc_adjoint_insert(Adjoint *a, CcOpId op, const CcOperand *in, int n_in, int out, int n_out) {
@@ -40,6 +28,23 @@ void cc_adjoint_insert(Adjoint *a, CcOpId op, const CcOperand *in, int n_in, int
     for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
     const int def = cc_edit_insert(g, a->before, &n);
     for (int i = 0; i < n_out; i++) g->val.at[out + i].def = def;
+}
+
+int cc_adjoint_in(Adjoint *a, CcOpId op, const CcType *type, const CcOperand *in, int n_in) {
+    CcGraph *g = a->g;
+    if (a->before < 0) {
+        cc_graph_node(g, op, 0, -1, in, n_in, type, 1);
+        return g->val.n - 1;
+    }
+    cc_vec_push(&g->val, (CcVal){.type = *type});
+    cc_adjoint_insert(a, op, in, n_in, g->val.n - 1, 1);
+    return g->val.n - 1;
+}
+
+int cc_adjoint_make_in(Adjoint *a, CcOpId op, const CcType *type, const void *in) {
+    CcOperand out[CC_OPERANDS_MAX];
+    const int n = cc_operands_write(op, in, out);
+    return cc_adjoint_in(a, op, type, out, n);
 }
 
 void cc_adjoint_replaced(Adjoint *a, const CcNode *by, int first_node, int first_value) {
@@ -67,7 +72,7 @@ int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape) {
     return make(a, view, &t, .x = value_of(v));
 }
 
-static int swapped(Adjoint *a, int v, int d, int e) {
+int cc_adjoint_swapped(Adjoint *a, int v, int d, int e) {
     CcType t = *type_of(a, v);
     t.requires_grad = 0;
     const int64_t size = t.size[d], stride = t.stride[d];
@@ -81,7 +86,14 @@ static int swapped(Adjoint *a, int v, int d, int e) {
 /* Rows and columns of a matrix, or of each matrix of a batch, exchanged. */
 int cc_adjoint_transposed(Adjoint *a, int v) {
     const int n = type_of(a, v)->ndim;
-    return swapped(a, v, n - 2, n - 1);
+    return cc_adjoint_swapped(a, v, n - 2, n - 1);
+}
+
+int cc_adjoint_part(Adjoint *a, int v, int dim, int64_t from, int64_t size) {
+    CcType t = *type_of(a, v);
+    t.size[dim] = size;
+    t.requires_grad = 0;
+    return emit(a, CC_OP_slice, &t, value_of(v), int_of(dim), int_of(from));
 }
 
 int cc_adjoint_expanded(Adjoint *a, int v, const CcType *x) {

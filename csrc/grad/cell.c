@@ -26,41 +26,25 @@ static bool read(const CcGraph *g, const CcNode *n, CcCell *kind, CcIn_lstm_cell
     return n->n_out == 1;
 }
 
-static bool is_like(const CcGraph *g, CcOperand o, int ndim, int64_t a, int64_t b) {
-    const CcType *t = o.kind == CC_IN_VALUE ? &g->val.at[o.value].type : NULL;
-    return t != NULL && t->dtype == CC_DT_F32 && t->device == 1 && t->ndim == ndim && t->size[0] == a &&
-           (ndim == 1 || t->size[1] == b);
-}
-
-bool cc_cell_is(const CcNode *n) {
+static bool is_cell(const CcNode *n) {
     return n->op == CC_OP_lstm_cell || n->op == CC_OP_gru_cell || n->op == CC_OP_rnn_tanh_cell ||
            n->op == CC_OP_rnn_relu_cell;
 }
 
-bool cc_cell_takes(const CcGraph *g, const CcNode *n) {
+static bool takes(const CcGraph *g, const CcNode *n) {
     CcIn_lstm_cell in;
     CcCell kind;
     const CcType *h = &g->val.at[n->out0].type;
-    if (!read(g, n, &kind, &in) || in.x.kind != CC_IN_VALUE || h->ndim != 2 || cc_type_numel(h) == 0) return false;
+    if (!is_cell(n) || !read(g, n, &kind, &in) || h->ndim != 2 || cc_type_numel(h) == 0) return false;
     const int64_t rows = h->size[0], width = h->size[1], sums = width * cc_cell_gates(kind);
     const int64_t inputs = g->val.at[in.x.value].type.size[1];
     for (int k = 0; k < n->n_out; k++)
-        if (!is_like(g, value_of(n->out0 + k), 2, rows, width)) return false;
-    const bool biases = in.b_x.kind == CC_IN_NONE && in.b_h.kind == CC_IN_NONE;
-    return is_like(g, in.x, 2, rows, inputs) && is_like(g, in.h, 2, rows, width) &&
-           is_like(g, in.w_x, 2, sums, inputs) && is_like(g, in.w_h, 2, sums, width) &&
-           (kind != CC_CELL_LSTM || is_like(g, in.c, 2, rows, width)) &&
-           (biases || (is_like(g, in.b_x, 1, sums, 0) && is_like(g, in.b_h, 1, sums, 0)));
-}
-
-bool cc_cell_reads(const CcGraph *g, const CcNode *n, int value) {
-    CcIn_lstm_cell in;
-    CcCell kind;
-    if (!read(g, n, &kind, &in)) return false;
-    const CcOperand of[] = {in.x, in.h, in.c, in.w_x, in.w_h};
-    for (int i = 0; i < (int)(sizeof of / sizeof *of); i++)
-        if (of[i].kind == CC_IN_VALUE && of[i].value == value) return true;
-    return false;
+        if (!cc_adjoint_is_f32(g, value_of(n->out0 + k), 2, rows, width, 0)) return false;
+    const bool bare = in.b_x.kind == CC_IN_NONE && in.b_h.kind == CC_IN_NONE;
+    return cc_adjoint_is_f32(g, in.x, 2, rows, inputs, 0) && cc_adjoint_is_f32(g, in.h, 2, rows, width, 0) &&
+           cc_adjoint_is_f32(g, in.w_x, 2, sums, inputs, 0) && cc_adjoint_is_f32(g, in.w_h, 2, sums, width, 0) &&
+           (kind != CC_CELL_LSTM || cc_adjoint_is_f32(g, in.c, 2, rows, width, 0)) &&
+           (bare || (cc_adjoint_is_f32(g, in.b_x, 1, sums, 0, 0) && cc_adjoint_is_f32(g, in.b_h, 1, sums, 0, 0)));
 }
 
 static CcOperand linear(Cell *c, CcOperand x, CcOperand w, CcOperand b) {
@@ -131,6 +115,6 @@ void cc_cell_split(CcGraph *g) {
     const int n = g->node.n;
     cc_edit_settle(g);
     for (int i = 0; i < n; i++)
-        if (cc_cell_is(&g->node.at[i]) && cc_cell_takes(g, &g->node.at[i])) split(g, i);
+        if (takes(g, &g->node.at[i])) split(g, i);
     cc_edit_settle(g);
 }

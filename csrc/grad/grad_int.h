@@ -37,15 +37,19 @@ void cc_adjoint_insert(Adjoint *a, CcOpId op, const CcOperand *in, int n_in, int
 /* Drops the node that a->before names, a copy of which is `by`: nodes and values from these on replace it in autograd's
  * graph. */
 void cc_adjoint_replaced(Adjoint *a, const CcNode *by, int first_node, int first_value);
+/* Is it an f32 tensor on the CPU with these sizes? At most 3 dims. */
+bool cc_adjoint_is_f32(const CcGraph *g, CcOperand o, int ndim, int64_t a, int64_t b, int64_t c);
 CcType cc_adjoint_dense(const CcType *t);    /* contiguous, without requires_grad */
 CcType cc_adjoint_channels(const CcType *x); /* a number for each channel of x: [1, C, 1, ..] */
 /* The type of a gradient: that of its value, with the same strides if these are dense; so what a permuted value was
  * computed from gets its gradient without a copy. */
 CcType cc_adjoint_like(const CcType *t);
-int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape); /* the elements of v in another shape */
-int cc_adjoint_transposed(Adjoint *a, int v);                    /* the last two dims exchanged, as a view */
-int cc_adjoint_matrix(Adjoint *a, int v);                        /* all leading dims as one */
-int cc_adjoint_cast(Adjoint *a, int v, uint8_t dtype);           /* v itself if it has the dtype */
+int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape);             /* the elements of v in another shape */
+int cc_adjoint_swapped(Adjoint *a, int v, int d, int e);                     /* two dims exchanged, as a view */
+int cc_adjoint_part(Adjoint *a, int v, int dim, int64_t from, int64_t size); /* a slice, as a view */
+int cc_adjoint_transposed(Adjoint *a, int v);          /* the last two dims exchanged, as a view */
+int cc_adjoint_matrix(Adjoint *a, int v);              /* all leading dims as one */
+int cc_adjoint_cast(Adjoint *a, int v, uint8_t dtype); /* v itself if it has the dtype */
 /* x [.., m, k] @ y [.., k, n]; the result has the strides of a gradient of `like` if it has its shape, and its rows are
  * dense. like -1: it is contiguous */
 int cc_adjoint_product(Adjoint *a, int x, int y, int like);
@@ -90,19 +94,12 @@ bool cc_puts_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 void cc_casts_split(CcGraph *g);
 
 /* ---- recurrent.c ---- */
-bool cc_recurrent_is(const CcNode *n); /* lstm, gru, rnn_tanh, rnn_relu, layers_dropped */
-bool cc_recurrent_takes(const CcGraph *g, const CcNode *n);
-bool cc_recurrent_reads(const CcGraph *g, const CcNode *n, int value); /* as cc_rules_reads */
-/* Replaces them, in a stage's graph, by nodes for each layer and direction. */
+/* Replaces recurrent layers by nodes for each layer and direction. */
 void cc_recurrent_split(CcGraph *g);
 bool cc_recurrent_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 
 /* ---- cell.c ---- */
-bool cc_cell_is(const CcNode *n); /* lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell: as recurrent.c */
-bool cc_cell_takes(const CcGraph *g, const CcNode *n);
-bool cc_cell_reads(const CcGraph *g, const CcNode *n, int value);
-void cc_cell_split(CcGraph *g);
-static inline int cc_cell_gates(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
+void cc_cell_split(CcGraph *g); /* spells single steps of recurrent layers out */
 
 /* ---- batch.c ---- */
 bool cc_batch_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
@@ -112,6 +109,10 @@ void cc_batch_lower(CcGraph *g);                  /* batch_normed is batch_norm 
 bool cc_attention_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 /* Replaces attention_dropped by products, a softmax and pointwise nodes. */
 void cc_attention_lower(CcGraph *g);
+
+/* ---- joint.c: replaces nodes by those that rules.c differentiates: with autocast's casts, and recurrent layers as their
+ * parts ---- */
+void cc_joint_spell(CcGraph *g);
 
 /* Appends the backward of a node: adds to the gradients of its operands, given those of its results. False: there is
  * no rule; what was appended is not read. */

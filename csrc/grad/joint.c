@@ -386,16 +386,23 @@ static void halve(const CcGraph *g, int n_forward, const CcGraph *whole, const C
     free(c.anew);
 }
 
-/* The nodes of the stage, with autocast's casts. CcNode.origin: index into s->node */
+void cc_joint_spell(CcGraph *g) {
+    bool recurrent = false;
+    cc_casts_split(g);
+    for (int i = 0; i < g->node.n; i++) recurrent |= cc_op_info((CcOpId)g->node.at[i].op)->kind == CC_K_RNN;
+    if (!recurrent) return;
+    cc_recurrent_split(g);
+    cc_cell_split(g);
+}
+
+/* The nodes of the stage, spelled out. CcNode.origin: index into s->node */
 static CcGraph *stage_graph(const CcGraph *g, const CcStage *s) {
     Nodes nodes = {0};
     cc_vec_copy(&nodes, &s->node);
     CcGraph *out = part_of(g, &nodes);
     cc_vec_free(&nodes);
     for (int i = 0; i < out->node.n; i++) out->node.at[i].origin = i;
-    cc_casts_split(out);
-    cc_recurrent_split(out);
-    cc_cell_split(out);
+    cc_joint_spell(out);
     return out;
 }
 

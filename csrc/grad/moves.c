@@ -19,13 +19,6 @@ static int add(Adjoint *a, int x, int y) {
 
 /* ------------------------------------------------------------------ parts of a dim */
 
-static int part(Adjoint *a, int v, int dim, int64_t from, int64_t size) {
-    CcType t = *type_of(a, v);
-    t.size[dim] = size;
-    t.requires_grad = 0;
-    return emit(a, CC_OP_slice, &t, value_of(v), int_of(dim), int_of(from));
-}
-
 /* v among zeros: from `at` on, in a dim of this size. */
 static int placed(Adjoint *a, int v, int dim, int64_t at, int64_t size) {
     CcOperand in[2 + 2 * CC_MAX_DIMS] = {value_of(v)};
@@ -118,7 +111,7 @@ static int spread(Adjoint *a, int v, int dim, int64_t step, int64_t at, int64_t 
     wide.size[dim] = size * step;
     cc_type_make_contiguous(&wide);
     const int r = cc_adjoint_reshaped(a, apart, &wide);
-    return size * step > room ? part(a, r, dim, 0, room) : r;
+    return size * step > room ? cc_adjoint_part(a, r, dim, 0, room) : r;
 }
 
 bool cc_moves_slice(Adjoint *a, const CcNode *n, int x) {
@@ -250,8 +243,8 @@ static bool glu(Adjoint *a, const CcNode *n) {
     const CcType x = dense(a, in.x.value), half = dense(a, g);
     const int dim = cc_graph_dim(&x, &in.dim);
     if (dim < 0 || x.dtype != half.dtype) return false;
-    const CcOperand p = value_of(part(a, in.x.value, dim, 0, half.size[dim])),
-                    q = value_of(part(a, in.x.value, dim, half.size[dim], half.size[dim]));
+    const CcOperand p = value_of(cc_adjoint_part(a, in.x.value, dim, 0, half.size[dim])),
+                    q = value_of(cc_adjoint_part(a, in.x.value, dim, half.size[dim], half.size[dim]));
     const int dp = emit(a, cc_op_grad(CC_OP_gated, 0), &half, none(), q, value_of(g), none()),
               dq = emit(a, cc_op_grad(CC_OP_gated, 1), &half, p, q, value_of(g), none());
     cc_adjoint_add(a, in.x.value, emit(a, CC_OP_cat, &x, value_of(dp), value_of(dq), int_of(dim)));
@@ -262,11 +255,11 @@ static bool glu(Adjoint *a, const CcNode *n) {
 
 /* One dim: the gradient of what was copied from x into the margins is added to that of its origin. */
 static int unpadded(Adjoint *a, int op, int g, int dim, int64_t before, int64_t after, int64_t size) {
-    int r = part(a, g, dim, before, size);
+    int r = cc_adjoint_part(a, g, dim, before, size);
     for (int end = 0; end < 2; end++) {
         const int64_t width = end ? after : before;
         if (width == 0) continue;
-        int margin = part(a, g, dim, end ? before + size : 0, width);
+        int margin = cc_adjoint_part(a, g, dim, end ? before + size : 0, width);
         int64_t at = end ? 0 : size - width; /* circular */
         if (op == CC_OP_pad_replicate) {
             margin = sum_along(a, margin, dim);

@@ -10,129 +10,37 @@
  * over all steps: dx = s @ w_x, dw_x = s^T @ x, dw_h = s^T @ (h of the step before), db = sum(s). */
 #include "grad_int.h"
 
-typedef struct Layers {
-    CcCell cell;
-    CcOperand x, h, c; /* c: LSTM only */
-    int first, each;   /* operands: the first weight; weights of a part */
-    int masks;         /* operands: the first mask of a layer's result, behind the weights; -1: nothing is dropped */
-    CcOperand p;       /* the probability to keep an element */
-    int layers, directions;
-    bool biases, batch_first;
-} Layers;
-
-static const CcType *type_at(const CcGraph *g, CcOperand o) {
-    return o.kind == CC_IN_VALUE ? &g->val.at[o.value].type : NULL;
-}
-
-static bool is_like(const CcType *t, int ndim, int64_t a, int64_t b, int64_t c) {
-    const int64_t size[3] = {a, b, c};
-    return t != NULL && t->dtype == CC_DT_F32 && t->device == 1 && t->ndim == ndim &&
-           memcmp(t->size, size, sizeof *size * (size_t)ndim) == 0;
-}
-
-/* As an lstm's operands; the weights include the masks. */
-static bool read_dropped(const CcGraph *g, const CcNode *n, Layers *l, CcIn_lstm *out) {
-    CcIn_layers_dropped in;
-    if (!cc_in_layers_dropped(g, n, &in) || in.cell.kind != CC_IN_INT) return false;
-    l->cell = (CcCell)in.cell.i;
-    l->p = in.p;
-    const int at = in.states.first, states = l->cell == CC_CELL_LSTM ? 2 : 1;
-    if (in.states.n < states) return false;
-    *out = (CcIn_lstm){.x = in.x,
-                       .h = *cc_graph_operand(g, n, at),
-                       .c = states == 2 ? *cc_graph_operand(g, n, at + 1) : none(),
-                       .weights = {at + states, in.states.n - states},
-                       .has_biases = in.has_biases,
-                       .layers = in.layers,
-                       .bidirectional = in.bidirectional,
-                       .batch_first = in.batch_first};
-    return true;
-}
-
-static bool read_operands(const CcGraph *g, const CcNode *n, Layers *l) {
-    CcIn_lstm in;
-    CcIn_gru other;
-    const bool drops = n->op == CC_OP_layers_dropped;
-    if (drops) {
-        if (!read_dropped(g, n, l, &in)) return false;
-    } else if (n->op == CC_OP_lstm && cc_in_lstm(g, n, &in)) {
-        l->cell = CC_CELL_LSTM;
-    } else {
-        l->cell = n->op == CC_OP_gru ? CC_CELL_GRU : n->op == CC_OP_rnn_tanh ? CC_CELL_TANH : CC_CELL_RELU;
-        if ((l->cell == CC_CELL_RELU && n->op != CC_OP_rnn_relu) || !cc_in_gru(g, n, &other)) return false;
-        in = (CcIn_lstm){
-            other.x,          other.h, none(), other.weights, other.has_biases, other.layers, other.bidirectional,
-            other.batch_first};
-    }
-    const CcOperand flag[] = {in.has_biases, in.bidirectional, in.batch_first};
-    for (int i = 0; i < CC_COUNT(flag); i++)
-        if (flag[i].kind != CC_IN_BOOL && flag[i].kind != CC_IN_INT) return false;
-    l->x = in.x;
-    l->h = in.h;
-    l->c = in.c;
-    l->first = in.weights.first;
-    l->biases = in.has_biases.i != 0;
-    l->each = l->biases ? 4 : 2;
-    l->directions = in.bidirectional.i != 0 ? 2 : 1;
-    l->batch_first = in.batch_first.i != 0;
-    l->layers = in.layers.kind == CC_IN_INT && in.layers.i > 0 && in.layers.i <= n->n_in ? (int)in.layers.i : 0;
-    const int weights = l->layers * l->directions * l->each;
-    l->masks = drops ? l->first + weights : -1;
-    return l->layers > 0 && in.weights.n == weights + (drops ? l->layers - 1 : 0) &&
-           n->n_out == (l->cell == CC_CELL_LSTM ? 3 : 2);
-}
+static CcOperand operand_of(const CcGraph *g, const CcNode *n, int i) { return *cc_graph_operand(g, n, i); }
 
 /* All in f32, without projections. */
-static bool read_layers(const CcGraph *g, const CcNode *n, Layers *l) {
-    if (!read_operands(g, n, l)) return false;
-    const CcType *x = type_at(g, l->x), *y = &g->val.at[n->out0].type,
-                 *w = type_at(g, *cc_graph_operand(g, n, l->first + 1));
-    if (x == NULL || x->ndim != 3 || w == NULL || w->ndim != 2 || cc_type_numel(x) == 0) return false;
-    const int64_t steps = x->size[l->batch_first], batch = x->size[!l->batch_first], hidden = w->size[1];
+static bool read_layers(const CcGraph *g, const CcNode *n, CcRoles *l) {
+    if (cc_op_info((CcOpId)n->op)->kind != CC_K_RNN || !cc_roles_read(g, n, l)) return false;
+    const CcOperand x = operand_of(g, n, CC_ROLE_X), w = operand_of(g, n, l->first + 1);
+    if (x.kind != CC_IN_VALUE || w.kind != CC_IN_VALUE) return false;
+    const CcType *of_x = &g->val.at[x.value].type, *y = &g->val.at[n->out0].type;
+    const int64_t *size = of_x->size, batch = size[!l->batch_first], hidden = g->val.at[w.value].type.size[1];
     const int64_t wide = hidden * l->directions, sums = cc_cell_gates(l->cell) * hidden;
     const int parts = l->layers * l->directions;
-    if (hidden == 0 || !is_like(x, 3, x->size[0], x->size[1], x->size[2])) return false;
-    if (!is_like(y, 3, l->batch_first ? batch : steps, l->batch_first ? steps : batch, wide) || !cc_type_dense(y))
-        return false;
-    for (int k = 1; k < n->n_out; k++)
-        if (!is_like(&g->val.at[n->out0 + k].type, 3, parts, batch, hidden)) return false;
-    if (!is_like(type_at(g, l->h), 3, parts, batch, hidden)) return false;
-    if (l->cell == CC_CELL_LSTM && !is_like(type_at(g, l->c), 3, parts, batch, hidden)) return false;
-    for (int i = 0; i < parts * l->each; i++) {
-        const CcType *t = type_at(g, *cc_graph_operand(g, n, l->first + i));
-        const int64_t in = i % l->each == 1 ? hidden : i < l->directions * l->each ? x->size[2] : wide;
-        if (!(i % l->each < 2 ? is_like(t, 2, sums, in, 0) : is_like(t, 1, sums, 0, 0))) return false;
+    if (!cc_adjoint_is_f32(g, x, 3, size[0], size[1], size[2]) || cc_type_numel(of_x) == 0 || hidden == 0) return false;
+    if (!cc_adjoint_is_f32(g, value_of(n->out0), 3, size[0], size[1], wide) || !cc_type_dense(y)) return false;
+    for (int k = 0; k < l->states; k++)
+        if (!cc_adjoint_is_f32(g, operand_of(g, n, CC_ROLE_H + k), 3, parts, batch, hidden) ||
+            !cc_adjoint_is_f32(g, value_of(n->out0 + 1 + k), 3, parts, batch, hidden))
+            return false;
+    for (int i = 0; i < parts * l->weights; i++) {
+        const CcOperand o = operand_of(g, n, l->first + i);
+        const int which = i % l->weights; /* weights of x, of h, and two biases */
+        const int64_t in = which == 1 ? hidden : i < l->directions * l->weights ? size[2] : wide;
+        if (!cc_adjoint_is_f32(g, o, which < 2 ? 2 : 1, sums, which < 2 ? in : 0, 0)) return false;
     }
     return true;
-}
-
-bool cc_recurrent_is(const CcNode *n) {
-    return n->op == CC_OP_layers_dropped || n->op == CC_OP_lstm || n->op == CC_OP_gru || n->op == CC_OP_rnn_tanh ||
-           n->op == CC_OP_rnn_relu;
-}
-
-bool cc_recurrent_takes(const CcGraph *g, const CcNode *n) {
-    Layers l;
-    return read_layers(g, n, &l);
-}
-
-/* Eager's backward reads x, states, weights of states, and results; biases only for their sizes. */
-bool cc_recurrent_reads(const CcGraph *g, const CcNode *n, int value) {
-    Layers l;
-    if (!read_layers(g, n, &l)) return false;
-    for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        const bool bias = k >= l.first && k < l.first + l.layers * l.directions * l.each && (k - l.first) % l.each >= 2;
-        if (o->kind == CC_IN_VALUE && o->value == value && !bias) return true;
-    }
-    return value == n->out0;
 }
 
 /* ------------------------------------------------------------------ the forward's parts */
 
 typedef struct Split {
     Adjoint a; /* inserts before the node */
-    const Layers *l;
+    const CcRoles *l;
     CcNode n;
     int64_t steps, batch, hidden;
 } Split;
@@ -152,7 +60,8 @@ static int with_dense_rows(Adjoint *a, int v) {
 }
 
 /* Part i of states [parts, batch, hidden] */
-static CcOperand part_of(Split *s, CcOperand states, int i) {
+static CcOperand part_of(Split *s, int role, int i) {
+    const CcOperand states = operand_of(s->a.g, &s->n, role);
     CcType t = *type_of(&s->a, states.value);
     for (int d = 0; d < 2; d++) {
         t.size[d] = t.size[d + 1];
@@ -164,30 +73,17 @@ static CcOperand part_of(Split *s, CcOperand states, int i) {
 }
 
 /* [a, b, n] as [b, a, n] */
-static int turned(Adjoint *a, int v) {
-    CcType t = *type_of(a, v);
-    for (int d = 0; d < 2; d++) {
-        t.size[d] = type_of(a, v)->size[!d];
-        t.stride[d] = type_of(a, v)->stride[!d];
-    }
-    return make(a, transpose, &t, .x = value_of(v), .dim0 = int_of(0), .dim1 = int_of(1));
-}
-
-static int step_of(Adjoint *a, int v, int64_t from, int64_t steps) {
-    CcType t = *type_of(a, v);
-    t.size[0] = steps;
-    return emit(a, CC_OP_slice, &t, value_of(v), int_of(0), int_of(from));
-}
+static int turned(Adjoint *a, int v) { return cc_adjoint_swapped(a, v, 0, 1); }
 
 /* A layer in one direction, part i. -> its y; appends its last states [1, batch, hidden] */
 static int insert_part(Split *s, int x, int i, Operands *last_h, Operands *last_c) {
-    const Layers *l = s->l;
+    const CcRoles *l = s->l;
     CcGraph *g = s->a.g;
-    const int at = s->n.in0 + l->first + i * l->each, reversed = i % l->directions;
-    CcOperand in[] = {value_of(x), part_of(s, l->h, i), none(),          none(), none(), none(),
-                      none(),      int_of(l->cell),     int_of(reversed)};
-    if (l->cell == CC_CELL_LSTM) in[2] = part_of(s, l->c, i);
-    for (int k = 0; k < l->each; k++) in[3 + k] = g->operand.at[at + k];
+    const int at = s->n.in0 + l->first + i * l->weights, reversed = i % l->directions;
+    CcOperand in[] = {value_of(x), part_of(s, CC_ROLE_H, i), none(),          none(), none(), none(),
+                      none(),      int_of(l->cell),          int_of(reversed)};
+    if (l->cell == CC_CELL_LSTM) in[2] = part_of(s, CC_ROLE_C, i);
+    for (int k = 0; k < l->weights; k++) in[3 + k] = g->operand.at[at + k];
     const int y = g->val.n;
     const CcType state = shaped(2, s->batch, s->hidden, 0), steps = shaped(3, s->steps, s->batch, s->hidden),
                  gates = shaped(3, s->steps, s->batch, 4 * s->hidden), one = shaped(3, 1, s->batch, s->hidden);
@@ -196,7 +92,7 @@ static int insert_part(Split *s, int x, int i, Operands *last_h, Operands *last_
     if (l->cell == CC_CELL_LSTM || l->cell == CC_CELL_GRU) cc_vec_push(&g->val, (CcVal){.type = gates});
     if (l->cell == CC_CELL_LSTM) cc_vec_push(&g->val, (CcVal){.type = steps});
     cc_adjoint_insert(&s->a, CC_OP_recur, in, CC_COUNT(in), y, g->val.n - y);
-    cc_vec_push(last_h, value_of(step_of(&s->a, y, reversed ? 0 : s->steps - 1, 1)));
+    cc_vec_push(last_h, value_of(cc_adjoint_part(&s->a, y, 0, reversed ? 0 : s->steps - 1, 1)));
     if (l->cell == CC_CELL_LSTM) cc_vec_push(last_c, value_of(make(&s->a, view, &one, .x = value_of(y + 1))));
     return y;
 }
@@ -221,13 +117,13 @@ static int dropped(Split *s, int y, int layer) {
     if (s->l->masks < 0) return y;
     const CcType t = *type_of(&s->a, y);
     const CcOperand kept = s->a.g->operand.at[s->n.in0 + s->l->masks + layer];
-    return make(&s->a, dropped, &t, .x = value_of(y), .kept = kept, .p = s->l->p);
+    return make(&s->a, dropped, &t, .x = value_of(y), .kept = kept, .p = s->l->kept);
 }
 
 static void insert_layers(Split *s) {
-    const Layers *l = s->l;
+    const CcRoles *l = s->l;
     Operands last_h = {0}, last_c = {0}, y = {0};
-    int x = l->x.value;
+    int x = operand_of(s->a.g, &s->n, CC_ROLE_X).value;
     if (l->batch_first) { /* a copy, of which all products of the backward are one matrix */
         const CcType t = shaped(3, s->steps, s->batch, type_of(&s->a, x)->size[2]);
         x = emit(&s->a, CC_OP_copy, &t, value_of(turned(&s->a, x)));
@@ -248,11 +144,12 @@ static void insert_layers(Split *s) {
     cc_vec_free(&y);
 }
 
-static void split(CcGraph *g, int node, const Layers *l) {
+static void split(CcGraph *g, int node, const CcRoles *l) {
     Split s = {.a = {.g = g, .before = node}, .l = l, .n = g->node.at[node]};
-    const CcType *h = &g->val.at[l->h.value].type;
+    const CcType *x = type_of(&s.a, operand_of(g, &s.n, CC_ROLE_X).value),
+                 *h = type_of(&s.a, operand_of(g, &s.n, CC_ROLE_H).value);
     const int first_node = g->node.n, first_value = g->val.n;
-    s.steps = g->val.at[l->x.value].type.size[l->batch_first];
+    s.steps = x->size[l->batch_first];
     s.batch = h->size[1];
     s.hidden = h->size[2];
     insert_layers(&s);
@@ -266,10 +163,10 @@ static void split(CcGraph *g, int node, const Layers *l) {
 
 void cc_recurrent_split(CcGraph *g) {
     const int n = g->node.n;
-    Layers l;
+    CcRoles l;
     cc_edit_settle(g);
     for (int i = 0; i < n; i++)
-        if (cc_recurrent_is(&g->node.at[i]) && read_layers(g, &g->node.at[i], &l)) split(g, i, &l);
+        if (read_layers(g, &g->node.at[i], &l)) split(g, i, &l);
     cc_edit_settle(g);
 }
 
@@ -279,12 +176,13 @@ void cc_recurrent_split(CcGraph *g) {
 static void add_weights_of_state(Adjoint *a, const CcIn_recur *in, int sums, int y) {
     const int64_t steps = type_of(a, y)->size[0];
     const bool reversed = in->reversed.i != 0;
-    const int first = step_of(a, sums, reversed ? steps - 1 : 0, 1);
+    const int first = cc_adjoint_part(a, sums, 0, reversed ? steps - 1 : 0, 1);
     cc_adjoint_add(
         a, in->w_h.value,
         cc_adjoint_product(a, cc_adjoint_transposed(a, cc_adjoint_matrix(a, first)), in->h.value, in->w_h.value));
     if (steps == 1) return;
-    const int rest = step_of(a, sums, reversed ? 0 : 1, steps - 1), before = step_of(a, y, reversed ? 1 : 0, steps - 1);
+    const int rest = cc_adjoint_part(a, sums, 0, reversed ? 0 : 1, steps - 1),
+              before = cc_adjoint_part(a, y, 0, reversed ? 1 : 0, steps - 1);
     cc_adjoint_add(a, in->w_h.value,
                    cc_adjoint_product(a, cc_adjoint_transposed(a, cc_adjoint_matrix(a, rest)),
                                       cc_adjoint_matrix(a, before), in->w_h.value));

@@ -215,13 +215,6 @@ static bool view(Adjoint *a, const CcNode *n, int x) {
     }
 }
 
-/* The elements of g from `at` on, as many along the dim as `part` has. */
-static int cut_out(Adjoint *a, int g, const CcType *part, int dim, int64_t at) {
-    CcType t = *type_of(a, g);
-    t.size[dim] = part->size[dim];
-    return emit(a, CC_OP_slice, &t, value_of(g), int_of(dim), int_of(at));
-}
-
 /* An empty vector, which torch leaves out. */
 static bool is_skipped(const CcType *t) { return t->ndim == 1 && t->size[0] == 0; }
 
@@ -252,7 +245,7 @@ static bool cat(Adjoint *a, const CcNode *n) {
         const CcType part = t.ndim + 1 == type_of(a, g)->ndim ? with_new_dim(&t, dim) : t;
         if (part.ndim != type_of(a, g)->ndim) return false;
         if (wants(a, o)) {
-            const int piece = cut_out(a, g, &part, dim, at);
+            const int piece = cc_adjoint_part(a, g, dim, at, part.size[dim]);
             cc_adjoint_add_summed(a, o.value, cc_adjoint_reshaped(a, piece, &t));
         }
         at += part.size[dim];
@@ -269,9 +262,7 @@ static bool stack(Adjoint *a, const CcNode *n) {
         const CcOperand o = *cc_graph_operand(a->g, n, in.tensors.first + i);
         if (o.kind != CC_IN_VALUE) return false;
         if (!wants(a, o)) continue;
-        CcType part = *type_of(a, g);
-        part.size[dim] = 1;
-        const int piece = cut_out(a, g, &part, dim, i);
+        const int piece = cc_adjoint_part(a, g, dim, i, 1);
         cc_adjoint_add_summed(a, o.value, cc_adjoint_reshaped(a, piece, type_of(a, o.value)));
     }
     return true;
@@ -544,7 +535,7 @@ static int first_use(const CcGraph *g, const CcNode *n, int k) {
     return k;
 }
 
-/* Copies a node to a graph of its own, with autocast's casts before it. */
+/* Copies a node to a graph of its own, as a stage spells it out. */
 static CcGraph *alone(const CcGraph *g, const CcNode *n) {
     CcGraph *out = cc_graph_new();
     CcOperand *in = cc_mem_get(sizeof *in * ((size_t)n->n_in + 1));
@@ -557,7 +548,7 @@ static CcGraph *alone(const CcGraph *g, const CcNode *n) {
     }
     for (int k = 0; k < n->n_out; k++) types[k] = g->val.at[n->out0 + k].type;
     cc_graph_node(out, (CcOpId)n->op, 0, -1, in, n->n_in, types, n->n_out);
-    cc_casts_split(out);
+    cc_joint_spell(out);
     free(in);
     free(types);
     return out;
@@ -566,9 +557,9 @@ static CcGraph *alone(const CcGraph *g, const CcNode *n) {
 /* The backward of a node alone. *n_forward: nodes before it */
 static bool differentiate(const CcGraph *g, const CcNode *node, Adjoint *a, int *n_forward) {
     *a = (Adjoint){.g = alone(g, node), .before = -1};
-    const int last = a->g->node.n - 1;
-    const CcNode n = a->g->node.at[last];
-    *n_forward = last + 1;
+    const int n = *n_forward = a->g->node.n;
+    int made = 0; /* alone() numbers the results behind the operands */
+    while (made < a->g->val.n && a->g->val.at[made].def < 0) made++;
     a->n_val = a->g->val.n;
     a->grad = cc_mem_get(sizeof *a->grad * ((size_t)a->n_val + 1));
     a->wanted = cc_mem_get((size_t)a->n_val + 1);
@@ -576,11 +567,13 @@ static bool differentiate(const CcGraph *g, const CcNode *node, Adjoint *a, int 
         a->grad[v] = -1;
         a->wanted[v] = cc_rules_needs(a->g, v);
     }
-    for (int k = 0; k < n.n_out; k++) {
-        const CcType t = cc_adjoint_dense(type_of(a, n.out0 + k));
-        if (a->wanted[n.out0 + k]) a->grad[n.out0 + k] = cc_graph_input(a->g, &t);
+    for (int v = made; v < made + node->n_out; v++) {
+        const CcType t = cc_adjoint_dense(type_of(a, v));
+        if (a->wanted[v]) a->grad[v] = cc_graph_input(a->g, &t);
     }
-    return cc_rules_apply(a, last);
+    bool takes = true;
+    for (int i = n - 1; i >= 0 && takes; i--) takes = cc_rules_apply(a, i);
+    return takes;
 }
 
 static void drop(Adjoint *a) {
@@ -592,8 +585,6 @@ static void drop(Adjoint *a) {
 bool cc_rules_take(const CcGraph *g, int node) {
     Adjoint a;
     int n_forward;
-    if (cc_recurrent_is(&g->node.at[node])) return cc_recurrent_takes(g, &g->node.at[node]);
-    if (cc_cell_is(&g->node.at[node])) return cc_cell_takes(g, &g->node.at[node]);
     const bool takes = differentiate(g, &g->node.at[node], &a, &n_forward);
     drop(&a);
     return takes;
@@ -603,6 +594,13 @@ bool cc_rules_take(const CcGraph *g, int node) {
 static bool saves_unread(const CcGraph *g, const CcNode *n) {
     if (n->op == CC_OP_avg_pool || n->op == CC_OP_adaptive_avg_pool) return true;
     return (n->op == CC_OP_mul || n->op == CC_OP_div) && cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE;
+}
+
+/* A value that is a view or a copy, made inside of the node, of one below `to`: that one. */
+static int copied_from(const CcGraph *g, int value, int to) {
+    for (int def; value >= to && (def = g->val.at[value].def) >= 0; value = cc_graph_source(g, &g->node.at[def]))
+        if (!cc_op_is_view(g->node.at[def].op) && g->node.at[def].op != CC_OP_copy) break;
+    return value;
 }
 
 /* Does the backward of a node read a value in [from, to) of the node's own graph? to < 0: all of the forward */
@@ -615,22 +613,20 @@ static bool backward_reads(const CcGraph *g, const CcNode *node, int from, int t
     for (int i = n_forward; i < a.g->node.n && !reads; i++)
         for (int k = 0; k < a.g->node.at[i].n_in; k++) {
             const CcOperand *o = cc_graph_operand(a.g, &a.g->node.at[i], k);
-            reads = reads || (o->kind == CC_IN_VALUE && o->value >= from && o->value < to);
+            const int value = o->kind == CC_IN_VALUE ? copied_from(a.g, o->value, to) : -1;
+            reads = reads || (value >= from && value < to);
         }
     drop(&a);
     return reads;
 }
 
 bool cc_rules_saves(const CcGraph *g, int node) {
-    return cc_recurrent_is(&g->node.at[node]) || cc_cell_is(&g->node.at[node]) ||
-           backward_reads(g, &g->node.at[node], 0, -1) || saves_unread(g, &g->node.at[node]);
+    return backward_reads(g, &g->node.at[node], 0, -1) || saves_unread(g, &g->node.at[node]);
 }
 
 /* alone() numbers a node's operands in order, then its results. */
 bool cc_rules_reads(const CcGraph *g, const CcNode *n, int value) {
     int at = 0;
-    if (cc_recurrent_is(n)) return cc_recurrent_reads(g, n, value);
-    if (cc_cell_is(n)) return cc_cell_reads(g, n, value);
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = cc_graph_operand(g, n, k);
         if (o->kind != CC_IN_VALUE || first_use(g, n, k) < k) continue;

@@ -378,6 +378,23 @@ bool cc_operands_count(const CcNode *n, int *ints, int *rest);
 #undef CC_OPCASE
 #undef CC_OPCASE_HALF
 
+/* ------------------------------------------------------------------ roles.c: operands of recurrent layers */
+
+static inline int cc_cell_gates(CcCell cell) { return cell == CC_CELL_LSTM ? 4 : cell == CC_CELL_GRU ? 3 : 1; }
+
+enum { CC_ROLE_X, CC_ROLE_H, CC_ROLE_C }; /* operands; C: LSTM only */
+typedef struct CcRoles {
+    CcCell cell;
+    int states;             /* h, LSTM: and c */
+    int layers, directions; /* a part is a layer in one direction: layer 0 forwards, backwards, layer 1 .. */
+    int first, weights;     /* operands: the first weight; weights of a part: of x, of h, and their biases if `bias` */
+    int masks;              /* operands: the first mask of a layer's result; -1: nothing is dropped */
+    CcOperand kept;         /* the probability to keep an element */
+    bool bias, batch_first;
+} CcRoles;
+/* False: the node is none, or its operands or results are too many or too few. */
+bool cc_roles_read(const CcGraph *g, const CcNode *n, CcRoles *r);
+
 /* ------------------------------------------------------------------ edit.c: rewrites a graph in place */
 
 /* A pass changes existing nodes, values and operands only through these functions, so that the changes can be

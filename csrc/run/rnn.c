@@ -34,14 +34,6 @@ typedef struct CcRnn {
     Part *part;                             /* [layer][direction] */
 } CcRnn;
 
-/* The meaning of the operands. */
-typedef struct Roles {
-    CcCell cell;
-    int states, weights, first; /* weights: number per part; first: operand of the first one */
-    int layers, directions;
-    bool bias, batch_first;
-} Roles;
-
 static const CcType *type_of(const CcGraph *g, const CcNode *n, int i) {
     const CcOperand *o = cc_prim_operand(g, n, i);
     return o && o->kind == CC_IN_VALUE ? &g->val.at[o->value].type : NULL;
@@ -58,42 +50,14 @@ static bool is_like(const CcType *t, int ndim, int64_t a, int64_t b, int64_t c) 
            columns_touch(t);
 }
 
-static bool read_roles(const CcGraph *g, const CcNode *n, Roles *r) {
-    r->cell = n->op == CC_OP_lstm       ? CC_CELL_LSTM
-              : n->op == CC_OP_gru      ? CC_CELL_GRU
-              : n->op == CC_OP_rnn_tanh ? CC_CELL_TANH
-                                        : CC_CELL_RELU;
-    r->states = r->cell == CC_CELL_LSTM ? 2 : 1;
-    CcIn_lstm in;
-    CcIn_gru other;
-    if (r->cell == CC_CELL_LSTM) {
-        if (!cc_in_lstm(g, n, &in)) return false;
-    } else {
-        if (!cc_in_gru(g, n, &other)) return false;
-        in = (CcIn_lstm){.weights = other.weights,
-                         .has_biases = other.has_biases,
-                         .layers = other.layers,
-                         .bidirectional = other.bidirectional,
-                         .batch_first = other.batch_first};
-    }
-    const CcOperand flag[] = {in.has_biases, in.bidirectional, in.batch_first};
-    for (int i = 0; i < CC_COUNT(flag); i++)
-        if (flag[i].kind != CC_IN_BOOL && flag[i].kind != CC_IN_INT) return false;
-    r->first = in.weights.first;
-    r->bias = in.has_biases.i;
-    r->layers = (int)CC_MIN(in.layers.i, n->n_in);
-    r->directions = in.bidirectional.i ? 2 : 1;
-    r->batch_first = in.batch_first.i;
-    r->weights = r->bias ? 4 : 2;
-    return n->n_out == 1 + r->states && in.layers.i > 0 && in.weights.n == in.layers.i * r->directions * r->weights;
-}
+static bool read_roles(const CcGraph *g, const CcNode *n, CcRoles *r) { return cc_roles_read(g, n, r) && r->masks < 0; }
 
 /* Has the result's dtype, or is f32 that autocast would cast. */
 static bool fits(const CcType *t, const CcType *result) { return t->dtype == result->dtype || t->dtype == CC_DT_F32; }
 
 /* Types of all results and of the initial states. */
-static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *rnn) {
-    const CcType *x = type_of(g, n, CC_AT(lstm, x)), *y = &g->val.at[n->out0].type;
+static bool read_ends(const CcGraph *g, const CcNode *n, const CcRoles *r, CcRnn *rnn) {
+    const CcType *x = type_of(g, n, CC_ROLE_X), *y = &g->val.at[n->out0].type;
     const int parts = r->layers * r->directions, t = r->batch_first, b = !t;
     if (!x || !cc_prim_float(x) || x->ndim != 3) return false;
     *rnn = (CcRnn){.layers = r->layers,
@@ -104,7 +68,7 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *
                    .x_step = x->stride[t],
                    .x_row = x->stride[b],
                    .x_col = x->size[2] == 1 ? 1 : x->stride[2],
-                   .x = value_of(g, n, CC_AT(lstm, x)),
+                   .x = value_of(g, n, CC_ROLE_X),
                    .c = -1,
                    .y = n->out0,
                    .y_step = y->stride[t],
@@ -118,11 +82,11 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const Roles *r, CcRnn *
     const int64_t size[2] = {x->size[0], x->size[1]}, hidden = rnn->hidden;
     if (!is_like(y, 3, size[0], size[1], hidden * r->directions) || !cc_type_dense(y) || !fits(x, y)) return false;
     for (int i = 0; i < r->states; i++) {
-        const CcType *last = &g->val.at[n->out0 + 1 + i].type, *h = type_of(g, n, CC_AT(lstm, h) + i);
+        const CcType *last = &g->val.at[n->out0 + 1 + i].type, *h = type_of(g, n, CC_ROLE_H + i);
         if (!is_like(h, 3, parts, rnn->batch, hidden) || !is_like(last, 3, parts, rnn->batch, hidden) ||
             !cc_type_contiguous(last) || last->dtype != y->dtype || !fits(h, y))
             return false;
-        *(i ? &rnn->c : &rnn->h) = value_of(g, n, CC_AT(lstm, h) + i);
+        *(i ? &rnn->c : &rnn->h) = value_of(g, n, CC_ROLE_H + i);
         *(i ? &rnn->last_c : &rnn->last_h) = n->out0 + 1 + i;
         *(i ? &rnn->c_type : &rnn->h_type) = (CcDtype)h->dtype;
         *(i ? &rnn->c_part : &rnn->h_part) = h->stride[0];
@@ -137,14 +101,14 @@ static bool is_copied(const CcRnn *rnn) { return rnn->x_col != 1 || rnn->x_type 
 static bool gains(const CcRnn *rnn, const Part *p) {
     const CcRecur *r = &p->recur;
     if (rnn->y_type != CC_DT_BF16 || !cc_dnnl_native(CC_DT_BF16)) return true;
-    const int64_t weights = cc_recur_gates(r->cell) * r->hidden * (r->in + r->hidden);
+    const int64_t weights = cc_cell_gates(r->cell) * r->hidden * (r->in + r->hidden);
     return r->cell != CC_CELL_LSTM && weights / r->steps <= WIDENED_A_STEP && weights * r->batch <= STEP_MOST;
 }
 
 /* Fills one part; its weights start at operand `at`. False: this family can't do it. */
-static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const CcRnn *rnn, int number, Part *p) {
+static bool read_part(const CcGraph *g, const CcNode *n, const CcRoles *r, const CcRnn *rnn, int number, Part *p) {
     const int at = r->first + number * r->weights, layer = number / r->directions;
-    const int64_t in = layer ? rnn->hidden * r->directions : rnn->in, gates = cc_recur_gates(r->cell) * rnn->hidden;
+    const int64_t in = layer ? rnn->hidden * r->directions : rnn->in, gates = cc_cell_gates(r->cell) * rnn->hidden;
     const CcType *wi = type_of(g, n, at), *wh = type_of(g, n, at + 1), *y = &g->val.at[n->out0].type;
     if (!is_like(wi, 2, gates, in, 0) || !is_like(wh, 2, gates, rnn->hidden, 0)) return false;
     for (int i = 2; i < r->weights; i++)
@@ -184,7 +148,7 @@ static bool read_part(const CcGraph *g, const CcNode *n, const Roles *r, const C
 
 static bool can(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
-    Roles r;
+    CcRoles r;
     CcRnn rnn;
     Part p;
     if (!read_roles(g, n, &r) || !read_ends(g, n, &r, &rnn)) return false;
@@ -206,7 +170,7 @@ static void finish_part(const CcGraph *g, Part *p) {
 static int64_t state_floats(const CcRnn *rnn) { return rnn->layers * rnn->directions * rnn->batch * rnn->hidden; }
 
 static int64_t part_floats(const Part *p) {
-    const int64_t gates = cc_recur_gates(p->recur.cell) * p->recur.hidden;
+    const int64_t gates = cc_cell_gates(p->recur.cell) * p->recur.hidden;
     int64_t floats = 0;
     if (p->type[0] != CC_DT_F32) floats += gates * p->recur.in;
     if (p->type[1] != CC_DT_F32) floats += gates * p->recur.hidden;
@@ -224,7 +188,7 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
     (void)n_chain; /* no post-ops */
     const CcNode *n = &g->node.at[chain[0]];
     CcRnn *rnn = cc_arena_alloc(arena, sizeof *rnn);
-    Roles r;
+    CcRoles r;
     if (!rnn) {
         cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
         return NULL;
@@ -331,7 +295,7 @@ static uint64_t version_of(const CcHost *host, const CcPacked *packed, int value
 
 static void widen_weights(const Part *p, CcRecurCall *call, float *room) {
     const CcRecur *r = &p->recur;
-    const int64_t gates = cc_recur_gates(r->cell) * r->hidden, n[] = {r->in, r->hidden, gates, gates};
+    const int64_t gates = cc_cell_gates(r->cell) * r->hidden, n[] = {r->in, r->hidden, gates, gates};
     const int64_t row[] = {p->wi_row, p->wh_row, 0, 0};
     const float **at[] = {&call->wi, &call->wh, &call->bi, &call->bh};
     for (int i = 0; i < 4; i++)

@@ -82,7 +82,7 @@ static bool read_forward(const CcGraph *g, const CcNode *n, Work *w) {
         !read_states(g, in.h, in.c, &g->val.at[n->out0].type, r) || !keeps_well(g, n, r))
         return false;
     const CcType *x = type_of(g, in.x), *w_x = type_of(g, in.w_x), *w_h = type_of(g, in.w_h);
-    const int64_t gates = cc_recur_gates(r->cell) * r->hidden;
+    const int64_t gates = cc_cell_gates(r->cell) * r->hidden;
     r->in = x && x->ndim == 3 ? x->size[2] : 0;
     if (!is_steps(x, r, r->in) || !is_matrix(w_x, gates, r->in) || !is_matrix(w_h, gates, r->hidden)) return false;
     if (in.b_x.kind != in.b_h.kind) return false;
@@ -99,7 +99,7 @@ static bool read_forward(const CcGraph *g, const CcNode *n, Work *w) {
 
 /* Results: gradients of sums and of h; LSTM: of c; GRU: of the sums' other part. */
 static bool gives_well(const CcGraph *g, const CcNode *n, const CcRecur *r) {
-    const int64_t gates = cc_recur_gates(r->cell) * r->hidden;
+    const int64_t gates = cc_cell_gates(r->cell) * r->hidden;
     const CcVal *out = &g->val.at[n->out0];
     if (n->n_out != (r->cell == CC_CELL_LSTM || r->cell == CC_CELL_GRU ? 3 : 2)) return false;
     if (!is_kept(&out[0].type, r, gates) || !is_matrix(&out[1].type, r->batch, r->hidden)) return false;
@@ -120,7 +120,7 @@ static bool read_back(const CcGraph *g, const CcNode *n, Work *w) {
     const bool gated = r->cell == CC_CELL_LSTM || r->cell == CC_CELL_GRU;
     if (grad_y && !is_steps(grad_y, r, r->hidden)) return false;
     if (grad_c && !is_matrix(grad_c, r->batch, r->hidden)) return false;
-    if (!is_matrix(w_h, cc_recur_gates(r->cell) * r->hidden, r->hidden)) return false;
+    if (!is_matrix(w_h, cc_cell_gates(r->cell) * r->hidden, r->hidden)) return false;
     if (gated && !is_kept(type_of(g, in.gates), r, CC_RECUR_KEPT * r->hidden)) return false;
     if (r->cell == CC_CELL_LSTM && !is_kept(type_of(g, in.cells), r, r->hidden)) return false;
     if (grad_y) w->grad_step = grad_y->stride[0], w->grad_row = grad_y->stride[1];
