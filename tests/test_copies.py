@@ -5,8 +5,8 @@ import ccompile
 import pytest
 import torch
 from ccompile import _core
-from ccompile.api import compiled_of
 from conftest import EAGER, alike
+from test_gemm import ways_of
 from torch import nn
 
 pytestmark = pytest.mark.skipif(EAGER, reason="plans")
@@ -58,8 +58,7 @@ def run(model, compiled, runs):
 
 def packed(compiled):
     """Of each product, whether its weights are packed."""
-    plans = compiled_of(compiled).report()["entries"][0]["segments"][0]["plans"]
-    return [step["way"] == "own_packed" for plan in plans for step in plan["steps"] if step["kind"] == "product"]
+    return [way == "own_packed" for way in ways_of(compiled)]
 
 
 def turns():
@@ -136,8 +135,7 @@ def test_sizes_decide_for_themselves(clock, monkeypatch):
             x = torch.randn(8 + i % 3, 32)
             alike(layer(x), compiled(x), path=f"run {i}")
             scale(layer.weight)
-    plans = compiled_of(compiled).report()["entries"][0]["segments"][0]["plans"]
-    assert not any(step["way"] == "own_packed" for plan in plans for step in plan["steps"] if step["kind"] == "product")
+    assert not any(packed(compiled))
     assert sum("tries" in text for text in turns()) <= 3
 
 

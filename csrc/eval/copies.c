@@ -2,8 +2,8 @@
  * evaluates the model after every step), packing them anew may cost more than the copies save. So while parameters
  * change, a plan's runs are timed: those that pack and those that reuse. Once parameters have changed in enough of them,
  * a plan without copies of what changes is tried, and timed as well. For the mix of packing and reusing runs of late, the
- * cheaper plan stays. When the mix changes, as at the end of training, so may the plan; each time that copies were given up, the next attempt waits for
- * twice as many runs. */
+ * cheaper plan stays. When the mix changes, as at the end of training, so may the plan; each time that copies were given
+ * up, the next attempt waits for twice as many runs. */
 #include "eval_int.h"
 
 enum {
@@ -11,14 +11,12 @@ enum {
     ENOUGH = 3,  /* changes before the first trial */
     TRIAL = 3,   /* runs of it */
     CHEAP = 64,  /* no trial if copies serve so many runs */
-    FIRST = 8,   /* runs between two changes of the plan */
+    FIRST = 8,   /* runs without copies after they were given up, at first and at most */
     LONGEST = 4096
 };
 static const double FASTER = 0.97; /* a plan that takes less than this share of the other's time is faster */
 
-static double faded(double sum) { return sum - sum / RECENT; }
-
-void cc_copies_count(double *sum, bool one) { *sum = faded(*sum) + one; }
+void cc_copies_count(double *sum, bool one) { *sum += one - *sum / RECENT; }
 
 static void note(CcCopies *c, bool changed, uint64_t ns) {
     static const char *const NAME[] = {"packs", "reuses", "plain"};

@@ -127,7 +127,7 @@ void cc_shape_first(CcRoot *root, CcSegment *s); /* makes the recorded shape */
 /* Finds the shape of this run's key and evaluates its symbols. -1: all hold; else the symbolic guard that fails (past
  * the last one: a size is below 2, or a result is of another kind). */
 int cc_shape_find(CcSegment *s, CcCallState *x);
-/* Makes the plan anew, with the packed copies that pay by now. */
+/* Makes the plan, which does not run, anew, with the packed copies that pay by now. */
 void cc_shape_repack(CcSegment *s, CcShape *shape);
 /* Lets torch run the nodes for a new key, and makes its shape. The host's `at` tells how far it got. */
 CC_MUST CcRan cc_shape_explore(CcSegment *s, CcSegmentHost *host, CcCallState *x);

@@ -143,7 +143,6 @@ bool cc_pace_begin(CcRoot *root, CcLap *lap) {
     return lap->eager;
 }
 
-/* The lap's time according to the tests' clock. */
 uint64_t cc_pace_time(const char *kind, uint64_t ns) {
     if (clock_of_tests == NULL) return ns;
     PyObject *time = PyObject_CallFunction(clock_of_tests, "s", kind);

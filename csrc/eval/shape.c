@@ -185,8 +185,8 @@ void cc_shape_repack(CcSegment *s, CcShape *shape) {
     cc_freeze_tell(shape->freeze, s->id);
     CcPlan *plan = cc_run_compile(shape->graph, &s->options, &err);
     s->root->compile_ns += cc_log_now_ns() - start;
-    if (plan == NULL || shape->running > 0) { /* no memory, or in use by another thread: the plan that works stays */
-        if (plan != NULL) cc_run_free(plan);
+    if (plan == NULL) {
+        cc_log_add(CC_LOG_FALLBACK, "segment %d: the plan stays as it is: %s", s->id, err.text);
         cc_freeze_fix(shape->freeze);
         return;
     }

@@ -51,7 +51,7 @@ static void print_value(const CcGraph *g, int value, CcSbuf *out) {
     print_type(&v->type, out);
     static const char *const FROZEN[] = {"", " frozen", " cast once", " frozen, cast once"};
     cc_sbuf_add(out, "%s", FROZEN[v->frozen]);
-    if (v->changes) cc_sbuf_add(out, " changes");
+    if (v->frozen && v->changes) cc_sbuf_add(out, " changes");
     if (v->type.requires_grad) cc_sbuf_add(out, " grad");
     if (v->is_output) cc_sbuf_add(out, " out");
     if (v->narrowed) cc_sbuf_add(out, " narrowed");

@@ -264,10 +264,10 @@ typedef struct CcVal {
     int32_t def; /* node that makes the value; -1: input of the graph */
     /* CcFrozen: an input whose memory may be packed once per version (CcHost.version) */
     uint8_t frozen;
-    uint8_t changes; /* a frozen input that is written to so often that packed copies do not pay (eval/copies.c) */
     /* the front end needs the value after the graph ran (result, effect, or used by a later segment) */
     uint8_t is_output;
     uint8_t grad_changed; /* type.requires_grad is as when it was made; a node changes that (requires_grad_, a write) */
+    uint8_t changes; /* if frozen: it is written to so often that packed copies do not pay (eval/copies.c) */
     /* Only inside the pipeline: the type differs from the recorded one, by size (pass/narrow.c) or strides
      * (pass/transpose.c). */
     uint8_t narrowed;

@@ -222,7 +222,7 @@ static void fold_all(CcGraph *g, const CcGroupRules *rules, const bool *live, co
 int cc_views_window(CcGraph *g, int value, const CcType *type) {
     CcVal v = g->val.at[value];
     v.window_of = cc_graph_base(g, value) + 1;
-    v.is_output = v.frozen = v.changes = false;
+    v.is_output = v.frozen = false;
     v.type = *type;
     cc_vec_push(&g->val, v);
     return g->val.n - 1;

@@ -81,7 +81,7 @@ static void set_result(CcGraph *g, int node, int x, const Write *w) {
     CcVal v = g->val.at[x];
     v.type = w->r.space;
     v.def = node;
-    v.is_output = v.frozen = v.changes = v.narrowed = false;
+    v.is_output = v.frozen = v.narrowed = false;
     v.hidden = true;
     v.window_of = cc_graph_base(g, x) + 1;
     v.offset += w->r.offset * cc_dtype_info((CcDtype)v.type.dtype)->size;
