@@ -7,12 +7,7 @@ import ccompile
 import pytest
 import torch
 
-CALLS = {}
-
-
-def call(make):
-    CALLS[make.__name__.replace("_", " ")] = make
-    return make
+CALLS = {}  # name -> a function that returns the function to compile, and the one that it calls
 
 
 def caught(f):
@@ -28,6 +23,60 @@ def caught(f):
     return fn
 
 
+class Base:
+    """Without a length, C code takes the items alone."""
+
+    def __iter__(self):
+        return iter([1, 2])
+
+    def __exit__(self, *error):
+        return None
+
+
+def entered(a):
+    with a as r:
+        return r
+
+
+# name: the method, its parameters (one too many, which it returns), what calls it, its wrapper
+METHODS = {
+    "a method": ("m", "self, b", lambda a: a.m()),
+    "a static method": ("m", "b", lambda a: a.m(), staticmethod),
+    "a class method": ("m", "cls, b", lambda a: a.m(), classmethod),
+    "a property": ("p", "self, b", lambda a: a.p, property),
+    "an attribute": ("__getattr__", "self, name, b", lambda a: a.missing),
+    "an item": ("__getitem__", "self, key, b", lambda a: a[1]),
+    "an operator": ("__neg__", "self, b", lambda a: -a),
+    "a reflected operator": ("__radd__", "self, other, b", lambda a: 1 + a),
+    "a comparison": ("__lt__", "self, other, b", lambda a: a < 1),
+    "a call": ("__call__", "self, b", lambda a: a()),
+    "a with block": ("__enter__", "self, b", entered),
+    "len": ("__len__", "self, b", len),
+    "a hint of list": ("__len__", "self, b", list),
+    "a hint of tuple": ("__len__", "self, b", tuple),
+    "a hint of sorted": ("__len__", "self, b", sorted),
+    "a hint of bytes": ("__len__", "self, b", bytes),
+    "a hint of unpacking": ("__len__", "self, b", lambda a: [*a]),
+    "a hint of arguments": ("__len__", "self, b", lambda a: (lambda *args: args)(*a)),
+}
+
+
+def method(name, parameters, use, wrapper=lambda f: f):
+    space = {}
+    exec(f"def called({parameters}): return b", space)
+    a = type("A", (Base,), {name: wrapper(space["called"])})()
+    return caught(lambda: use(a)), space["called"]
+
+
+for name, row in METHODS.items():
+    CALLS[name] = functools.partial(method, *row)
+
+
+def call(make):
+    CALLS[make.__name__.replace("_", " ")] = make
+    return make
+
+
 @call
 def a_function():
     def h(b):
@@ -37,142 +86,12 @@ def a_function():
 
 
 @call
-def a_method():
-    class A:
-        def m(self, b):
-            return b
-
-    a = A()
-    return caught(lambda: a.m()), A.m
-
-
-@call
-def a_static_method():
-    class A:
-        @staticmethod
-        def m(b):
-            return b
-
-    return caught(lambda: A.m()), A.m
-
-
-@call
-def a_class_method():
-    class A:
-        @classmethod
-        def m(cls, b):
-            return b
-
-    return caught(lambda: A.m()), A.m.__func__
-
-
-@call
-def a_property():
-    class A:
-        def get(self, b):
-            return b
-
-        p = property(get)
-
-    a = A()
-    return caught(lambda: a.p), A.get
-
-
-@call
 def init():
     class A:
         def __init__(self, b):
             self.b = b
 
     return caught(lambda: A().b), A.__init__
-
-
-@call
-def len_of():
-    class A:
-        def __len__(self, b):
-            return b
-
-    a = A()
-    return caught(lambda: len(a)), A.__len__
-
-
-@call
-def an_operator():
-    class A:
-        def __neg__(self, b):
-            return b
-
-    a = A()
-    return caught(lambda: -a), A.__neg__
-
-
-@call
-def a_reflected_operator():
-    class A:
-        def __radd__(self, a, b):
-            return b
-
-    a = A()
-    return caught(lambda: 1 + a), A.__radd__
-
-
-@call
-def an_item():
-    class A:
-        def __getitem__(self, key, b):
-            return b
-
-    a = A()
-    return caught(lambda: a[1]), A.__getitem__
-
-
-@call
-def an_attribute():
-    class A:
-        def __getattr__(self, name, b):
-            return b
-
-    a = A()
-    return caught(lambda: a.missing), A.__getattr__
-
-
-@call
-def a_comparison():
-    class A:
-        def __lt__(self, other, b):
-            return b
-
-    a = A()
-    return caught(lambda: a < 1), A.__lt__
-
-
-@call
-def a_with_block():
-    class A:
-        def __enter__(self, b):
-            return b
-
-        def __exit__(self, *error):
-            return None
-
-    a = A()
-
-    def enter():
-        with a as r:
-            return r
-
-    return caught(enter), A.__enter__
-
-
-@call
-def a_call():
-    class A:
-        def __call__(self, b):
-            return b
-
-    a = A()
-    return caught(lambda: a()), A.__call__
 
 
 @call
@@ -198,33 +117,6 @@ def a_map():
         return b
 
     return caught(lambda: list(map(h, [1, 2]))), h
-
-
-class Sized:
-    """A length that C code takes for a hint; without one it asks nothing else."""
-
-    def __iter__(self):
-        return iter([1, 2])
-
-
-def swallowing(name, take):
-    def make():
-        class A(Sized):
-            def __len__(self, b):
-                return b
-
-        a = A()
-        return caught(lambda: take(a)), A.__len__
-
-    CALLS[f"a hint of {name}"] = make
-
-
-swallowing("list", list)
-swallowing("tuple", tuple)
-swallowing("sorted", sorted)
-swallowing("unpacking", lambda a: [*a])
-swallowing("arguments", lambda a: (lambda *args: args)(*a))
-swallowing("bytes", bytes)
 
 
 def give_defaults(f):
