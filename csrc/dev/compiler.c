@@ -143,6 +143,7 @@ int main(int argc, char **argv) {
     if (*argv[2]) setenv("CCOMPILE_CPU", argv[2], 1);
     else unsetenv("CCOMPILE_CPU");
     server.library = argv[1];
+    cc_llvm_alone();
     server.max_threads = count_processors();
     if (!send_reply(0, "", 0, false)) return 0;
     while (serve()) {}

@@ -50,6 +50,7 @@ typedef struct CcLlvm CcLlvm;                      /* a context of LLVM, for one
 CcLlvm *cc_llvm_new(const char *path, CcErr *err); /* loads the library on the first call */
 /* The caller frees the object. */
 CC_MUST int cc_llvm_compile(const CcLlvm *own, const char *ir, CcBlob *object, CcErr *err);
+void cc_llvm_alone(void); /* before cc_llvm_new: no one else uses LLVM in this process, so its options may be set */
 void cc_llvm_forget(void);
 const char *cc_llvm_describe(void); /* once cc_llvm_new has succeeded */
 

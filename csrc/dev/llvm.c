@@ -12,6 +12,7 @@ struct CcLlvm {
 };
 
 static struct {
+    void (*option)(const char *program, const char *option);
     void (*init_target)(void), (*init_asm)(void);
     unsigned (*version)(void);
     Ref (*context)(void);
@@ -33,6 +34,7 @@ static struct {
 
 static const CcDlRow ROWS[] = {
 #define ROW(name, slot) {"LLVMPY_" name, (void **)&llvm.slot}
+    ROW("SetCommandLine", option),
     ROW("InitializeNativeTarget", init_target),
     ROW("InitializeNativeAsmPrinter", init_asm),
     ROW("GetVersionInfo", version),
@@ -52,6 +54,8 @@ static const CcDlRow ROWS[] = {
     ROW("DisposeMemoryBuffer", dispose_buffer),
 #undef ROW
 };
+
+static bool alone; /* no other user of LLVM in this process, such as numba */
 
 static struct {
     pthread_mutex_t lock;
@@ -85,12 +89,17 @@ static Ref make_machine(CcErr *err) {
     return machine;
 }
 
+void cc_llvm_alone(void) { alone = true; }
+
 void cc_llvm_forget(void) { cc_dl_forget((void (*)(void))llvm.version); }
 
 static int load(const char *path, CcErr *err) {
     void *handle = cc_dl_open(path, false, err);
     if (!handle || cc_dl_bind(handle, ROWS, CC_COUNT(ROWS), err) < 0) return -1;
     cc_llvm_forget(); /* drops 37 MB of pages that relocation touched */
+    /* Loop strength reduction takes a third of a kernel's compile time, and gains nothing: the loops that gen/ prints have
+     * one index each, which x86's addressing modes scale. Options hold for the whole process. */
+    if (alone) llvm.option("ccompile", "-disable-lsr");
     llvm.init_target();
     llvm.init_asm();
     const unsigned v = llvm.version();

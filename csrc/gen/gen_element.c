@@ -126,23 +126,6 @@ static void take(CcSweep *s, int node, int access, int copy) {
     cc_emit_gather(s->e, cc_element_dtype(s, node), at, mask_of(s), s->e->ref[node]);
 }
 
-/* Loads a whole vector element by element, which is faster than a gather (Zen 4). */
-static void load_each(CcSweep *s, int node, int access, int copy) {
-    const CcDtype dt = cc_element_dtype(s, node);
-    const char *m = cc_emit_memory(dt), *v = cc_emit_vector(s->e, m);
-    CcRef at, x, all = "poison";
-    index_of(s, copy, at);
-    cc_emit_op(s->e, at, "mul i64 %s, %%s%d", at, access);
-    cc_emit_op(s->e, at, "getelementptr i8, ptr %s, i64 %s", s->at[access], at);
-    for (int i = 0; i < s->e->lanes; i++) {
-        if (i) cc_emit_op(s->e, at, "getelementptr i8, ptr %s, i64 %%s%d", at, access);
-        cc_emit_op(s->e, x, "load %s, ptr %s, align %d", m, at, cc_dtype_info(dt)->size);
-        cc_emit_op(s->e, all, "insertelement %s %s, %s %s, i32 %d", v, all, m, x, i);
-    }
-    strcpy(s->e->ref[node], all);
-    cc_emit_loaded(s->e, dt, s->e->ref[node]);
-}
-
 static void load(CcSweep *s, int node, int access, int copy) {
     const CcDtype dt = cc_element_dtype(s, node);
     const char *v = cc_emit_vector(s->e, cc_emit_memory(dt));
@@ -154,7 +137,8 @@ static void load(CcSweep *s, int node, int access, int copy) {
         return;
     }
     if (s->loop->access[access].step == CC_STEP_ANY && !*s->mask) {
-        load_each(s, node, access, copy);
+        index_of(s, copy, index);
+        cc_emit_load_each(s->e, dt, access, s->at[access], index, out);
         return;
     }
     if (s->loop->access[access].step == CC_STEP_ANY) {

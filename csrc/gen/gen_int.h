@@ -35,6 +35,8 @@ const char *cc_emit_memory(CcDtype dt);                                   /* LLV
 void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out); /* loads one element into all lanes */
 /* converts a loaded vector to the value's type: memory holds bools as bytes */
 void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref);
+/* Loads a whole vector of a strided access from element `index` on, one by one: faster than a gather (Zen 4). */
+void cc_emit_load_each(CcEmit *e, CcDtype dt, int access, const char *row, const char *index, CcRef out);
 void cc_emit_splat(CcEmit *e, CcDtype dt, const char *x, CcRef out); /* broadcasts an i64 as I64 or I32 */
 void cc_emit_place(CcEmit *e, const char *at, CcRef out);            /* the i64 that a place's pointer encodes */
 /* reverses the lanes of x, a vector of type v */

@@ -276,6 +276,26 @@ void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out) {
     cc_emit_loaded(e, dt, out);
 }
 
+/* Four elements share an address, to which x86's addressing modes add one, two or three steps. */
+void cc_emit_load_each(CcEmit *e, CcDtype dt, int access, const char *row, const char *index, CcRef out) {
+    const char *m = memory_type(dt), *v = cc_emit_vector(e, m);
+    CcRef at, near, x, all = "poison", step[5];
+    snprintf(step[1], sizeof(CcRef), "%%s%d", access);
+    cc_emit_op(e, step[2], "shl i64 %s, 1", step[1]);
+    cc_emit_op(e, step[3], "add i64 %s, %s", step[2], step[1]);
+    cc_emit_op(e, step[4], "shl i64 %s, 2", step[1]);
+    cc_emit_op(e, at, "mul i64 %s, %s", index, step[1]);
+    cc_emit_op(e, at, "getelementptr i8, ptr %s, i64 %s", row, at);
+    for (int i = 0; i < e->lanes; i++) {
+        if (i && i % 4 == 0) cc_emit_op(e, at, "getelementptr i8, ptr %s, i64 %s", at, step[4]);
+        if (i % 4) cc_emit_op(e, near, "getelementptr i8, ptr %s, i64 %s", at, step[i % 4]);
+        cc_emit_op(e, x, "load %s, ptr %s, align %d", m, i % 4 ? near : at, cc_dtype_info(dt)->size);
+        cc_emit_op(e, all, "insertelement %s %s, %s %s, i32 %d", v, all, m, x, i);
+    }
+    snprintf(out, sizeof(CcRef), "%s", all);
+    cc_emit_loaded(e, dt, out);
+}
+
 void cc_emit_splat(CcEmit *e, CcDtype dt, const char *x, CcRef out) {
     const char *v = cc_emit_type(e, dt), *element = element_type(dt);
     CcRef one;

@@ -134,22 +134,6 @@ static void take(Point *p, int node, int k) {
     cc_emit_gather(p->e, (CcDtype)n->dtype, at, p->whole ? "splat (i1 true)" : "%there", p->e->ref[node]);
 }
 
-/* Loads a strided vector element by element. */
-static void load_each(Point *p, int node, int k) {
-    const char *m = memory_of(p, k), *v = cc_emit_vector(p->e, m);
-    CcRef row, at, x, all = "poison";
-    row_of(p, k, row);
-    cc_emit_op(p->e, at, "mul i64 %s, %%s%d", p->at, k);
-    cc_emit_op(p->e, at, "getelementptr i8, ptr %s, i64 %s", row, at);
-    for (int i = 0; i < p->e->lanes; i++) {
-        if (i) cc_emit_op(p->e, at, "getelementptr i8, ptr %s, i64 %%s%d", at, k);
-        cc_emit_op(p->e, x, "load %s, ptr %s, align %d", m, at, size_of(p, k));
-        cc_emit_op(p->e, all, "insertelement %s %s, %s %s, i32 %d", v, all, m, x, i);
-    }
-    strcpy(p->e->ref[node], all);
-    cc_emit_loaded(p->e, (CcDtype)p->loop->node[node].dtype, p->e->ref[node]);
-}
-
 /* Gathers a strided vector at addresses clamped to the row's last element. */
 static void load_clamped(Point *p, int node, int k) {
     const int lanes = p->e->lanes;
@@ -185,8 +169,14 @@ static void load(Point *p, int node, int k) {
         cc_emit_loaded(p->e, dt, out);
         return;
     }
+    if (!dense(access_of(p, k)) && !p->whole) {
+        load_clamped(p, node, k);
+        return;
+    }
     if (!dense(access_of(p, k))) {
-        (p->whole ? load_each : load_clamped)(p, node, k);
+        CcRef row;
+        row_of(p, k, row);
+        cc_emit_load_each(p->e, dt, k, row, p->at, out);
         return;
     }
     if (p->whole) {

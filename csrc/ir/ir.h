@@ -267,7 +267,7 @@ typedef struct CcVal {
     /* the front end needs the value after the graph ran (result, effect, or used by a later segment) */
     uint8_t is_output;
     uint8_t grad_changed; /* type.requires_grad is as when it was made; a node changes that (requires_grad_, a write) */
-    uint8_t changes; /* if frozen: it is written to so often that packed copies do not pay (eval/copies.c) */
+    uint8_t changes;      /* if frozen: it is written to so often that packed copies do not pay (eval/copies.c) */
     /* Only inside the pipeline: the type differs from the recorded one, by size (pass/narrow.c) or strides
      * (pass/transpose.c). */
     uint8_t narrowed;
