@@ -10,7 +10,7 @@ from conftest import EAGER
 from torch import nn
 
 pytestmark = pytest.mark.skipif(EAGER, reason="plans")
-WAYS = ["direct", "depthwise", "winograd_2", "winograd_4", "onednn"]
+WAYS = ["direct", "depthwise", "winograd_2", "winograd_4", "onednn", "one_output", "onednn_blocked"]
 KINDS = {
     "1x1": lambda: nn.Conv2d(32, 48, 1),
     "3x3": lambda: nn.Conv2d(32, 32, 3, padding=1),
@@ -26,6 +26,16 @@ TAKES = {
     "winograd_2": {"3x3"},
     "winograd_4": {"3x3"},
     "onednn": set(KINDS),
+    "one_output": set(),
+    "onednn_blocked": set(),
+}
+ALONE = {  # kinds of convolutions between tensors that are not channels-last
+    **KINDS,
+    "stem": lambda: nn.Conv2d(3, 32, 7, stride=2, padding=3),
+    "grouped": lambda: nn.Conv2d(32, 48, 3, padding=1, groups=4),
+    "odd": lambda: nn.Conv2d(9, 21, 3, padding=1),
+    "long": lambda: nn.Conv1d(1, 64, 10, stride=5),
+    "volume": lambda: nn.Conv3d(16, 32, 3, padding=1),
 }
 POSTS = {
     "nothing": lambda y, norm, z: y,
@@ -56,6 +66,28 @@ class Chain(nn.Module):
     def forward(self, x):
         y = self.conv(self.first(x))
         return self.last(self.post(y, self.norm, torch.sin(y)))
+
+
+class Alone(nn.Module):
+    """Of tensors in torch's layout. A residual keeps it from oneDNN's blocked layouts."""
+
+    def __init__(self, kind, post):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = ALONE[kind]()
+        dims = self.conv.weight.dim() - 2
+        self.norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1](self.conv.out_channels)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+        self.post = POSTS[post]
+
+    def inputs(self, batch, seed):
+        size = (batch, self.conv.in_channels, *(5, 14, 61)[-(self.conv.weight.dim() - 2) :])
+        return torch.randn(*size, generator=torch.Generator().manual_seed(seed))
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.post(y, self.norm, torch.sin(y))
 
 
 def inputs(kind, batch, seed=0):
@@ -95,6 +127,35 @@ def test_each_way_gives_the_convolution(kind, way, mode, monkeypatch):
         assert ran in WAYS, post
 
 
+@pytest.mark.parametrize("way", ["direct", "onednn", "one_output", "onednn_blocked"])
+@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+def test_each_way_gives_a_convolution_alone(kind, way, mode, monkeypatch):
+    monkeypatch.setenv("CCOMPILE_WAY", way)
+    for post in POSTS:
+        model = Alone(kind, post).eval()
+        compiled = ccompile.compile(model, mode=mode)
+        with torch.no_grad():
+            for batch, seed in itertools.product((2, 3), (0, 1)):
+                x = model.inputs(batch, seed)
+                near(compiled(x), model, x)
+        if way == "onednn_blocked" and post not in ("norm_add_relu", "clamp"):
+            assert ways_of(compiled) == [way], post
+
+
+@pytest.mark.parametrize("way", ["one_output", "onednn", "onednn_blocked"])
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+def test_ways_of_a_depthwise_convolution_alone(way, kernel, monkeypatch):
+    monkeypatch.setenv("CCOMPILE_WAY", way)
+    conv = nn.Conv2d(32, 32, kernel, padding=kernel // 2, groups=32).eval()
+    compiled = ccompile.compile(lambda x: conv(x))
+    with torch.no_grad():
+        for batch in (1, 2, 1):
+            x = torch.randn(batch, 32, 40, 48)
+            torch.testing.assert_close(compiled(x), conv(x), rtol=1e-4, atol=1e-5)
+    assert ways_of(compiled) == [way]
+
+
 @pytest.mark.parametrize("way", ["direct", "onednn"])
 def test_nan_passes_the_clamp(way, monkeypatch):
     monkeypatch.setenv("CCOMPILE_WAY", way)
@@ -106,6 +167,21 @@ def test_nan_passes_the_clamp(way, monkeypatch):
         for _ in range(2):
             got, want = compiled(x), model(x)
             assert torch.equal(got.isnan(), want.isnan()) and want.isnan().any()
+
+
+@pytest.mark.parametrize("size", [(2, 3), (5, 7), (16, 17)])
+@pytest.mark.parametrize("bounds", [(0, 6), (-0.5, 0.25), (-0.25, float("inf"))])
+def test_a_clamp_behind_onednn(bounds, size, monkeypatch):
+    """Also of elements that fill no vector, and of NaN."""
+    monkeypatch.setenv("CCOMPILE_WAY", "onednn_blocked")
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 32, 1).eval()
+    compiled = ccompile.compile(lambda x: conv(x).clamp(*bounds))
+    x = torch.randn(3, 3, *size)
+    x[1, 2, 1, 1] = float("nan")
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), conv(x).clamp(*bounds), equal_nan=True)
 
 
 def choices(text):

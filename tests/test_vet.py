@@ -162,7 +162,7 @@ def test_what_it_refuses_to_add_is_added_by_a_kernel(shim):
 def test_a_batch_norm_that_is_no_post_op_is_a_kernel(shim, spoil):
     """Its vectors are operands that are forgotten, or refused: the convolution stays the library's."""
     for name, dtype, t in run(shim, spoil, "block"):
-        assert t["steps"] == ["conv", "kernel"] and t["made"] == 1, (name, dtype, t)
+        assert t["steps"] == ["conv", "kernel"] and t["made"], (name, dtype, t)
 
 
 def test_halves_that_are_wrong_are_done_in_f32(shim):

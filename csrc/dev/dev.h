@@ -115,6 +115,9 @@ void cc_packed_free(CcPacked *packed);
 void cc_packed_drop(CcPacked *packed);  /* releases the kept copy; NULL is fine */
 void cc_packed_evict(CcPacked *packed); /* moves the kept copy out of the caches */
 
+/* ---- clamp.c: x = min(max(x, low), high) in place; NaN stays NaN ---- */
+void cc_clamp(float *at, int64_t n, float low, float high);
+
 /* ---- halves.c: converts n contiguous elements of dtype F32, BF16 or F16 to f32 and back ---- */
 void cc_halves_widen(CcDtype dtype, const void *from, float *to, int64_t n);
 void cc_halves_narrow(CcDtype dtype, const float *from, void *to, int64_t n);
@@ -263,10 +266,12 @@ typedef enum CcPostKind {
 /* The memory layout that the primitive uses for a tensor. If memory has another one, each call reorders the tensor into
  * or out of a buffer. */
 typedef enum CcFormat {
-    CC_FORMAT_GIVEN,  /* the tensor's own strides */
-    CC_FORMAT_LAST,   /* channels innermost */
-    CC_FORMAT_ANY,    /* the primitive's preferred layout (weights) */
-    CC_FORMAT_BLOCKED /* weights in blocks of one vector of inputs by one of outputs; falls back to ANY */
+    CC_FORMAT_GIVEN, /* the tensor's own strides */
+    CC_FORMAT_LAST,  /* channels innermost */
+    CC_FORMAT_ANY,   /* the primitive's preferred layout */
+    /* weights: in blocks of one vector of inputs by one of outputs; falls back to ANY. src, dst: in blocks of one vector of
+     * channels */
+    CC_FORMAT_BLOCKED
 } CcFormat;
 typedef struct CcTensorDesc {
     int ndim; /* 0: absent */

@@ -244,11 +244,15 @@ static Handle make_md(const CcTensorDesc *t) {
     return t->ndim && dnnl.md_create(&md, t->ndim, t->size, code_of(t->dtype), t->stride) == 0 ? md : NULL;
 }
 
-/* dnnl_ABc16b16a and similar tags: blocks of one vector of inputs by one of outputs; for bf16 ABc8b16a2b. */
-static int blocked_tag(int ndim, CcDtype inner) {
-    static const int TAG[3][3] = {{72, 107, 147}, {57, 79, 122}, {70, 104, 143}};
+/* Weights: dnnl_ABc16b16a and similar tags, blocks of one vector of inputs by one of outputs; for bf16 ABc8b16a2b. Others:
+ * dnnl_aBc16b and similar ones, blocks of one vector of channels. */
+static int blocked_tag(int role, int ndim, CcDtype inner) {
+    static const int OF_WEIGHTS[3][3] = {{72, 107, 147}, {57, 79, 122}, {70, 104, 143}};
+    static const int OF_IMAGES[2][3] = {{69, 102, 142}, {56, 78, 121}};
     const int bytes = cc_cpu_info()->vector_bytes;
-    return ndim < 3 || ndim > 5 || bytes < 32 ? DNNL_FORMAT_ANY : TAG[(bytes == 64) + (inner == CC_DT_BF16)][ndim - 3];
+    if (ndim < 3 || ndim > 5 || bytes < 32) return DNNL_FORMAT_ANY;
+    return role == WEIGHTS ? OF_WEIGHTS[(bytes == 64) + (inner == CC_DT_BF16)][ndim - 3]
+                           : OF_IMAGES[bytes == 64][ndim - 3];
 }
 
 /* A role's tensor before any reorder: the caller's, or its f32 copy, which has the same strides. */
@@ -308,7 +312,7 @@ static Handle make_form(const CcTensorDesc *t, int role, CcFormat form, CcDtype 
     if (!t->ndim || (form == CC_FORMAT_GIVEN && !other)) return make_md(t);
     if (form == CC_FORMAT_LAST || (form == CC_FORMAT_GIVEN && role != WEIGHTS))
         return make_dense(t, form == CC_FORMAT_LAST, other ? inner : t->dtype);
-    const int tag = form == CC_FORMAT_BLOCKED ? blocked_tag(t->ndim, inner) : DNNL_FORMAT_ANY;
+    const int tag = form == CC_FORMAT_BLOCKED ? blocked_tag(role, t->ndim, inner) : DNNL_FORMAT_ANY;
     return dnnl.md_create_tag(&md, t->ndim, t->size, code_of(inner), tag) ? NULL : md;
 }
 

@@ -103,13 +103,9 @@ typedef struct Clamp {
     float *at, low, high;
 } Clamp;
 
-/* NaN stays NaN. */
 static void clamp(void *ctx, int64_t begin, int64_t end) {
-    const Clamp c = *(const Clamp *)ctx;
-    for (int64_t i = begin; i < end; i++) {
-        const float x = c.at[i] < c.low ? c.low : c.at[i];
-        c.at[i] = x > c.high ? c.high : x;
-    }
+    const Clamp *c = ctx;
+    cc_clamp(c->at + begin, end - begin, c->low, c->high);
 }
 
 static int run_library(const CcConv *conv, const CcHost *host, void *dst, char *scratch, CcErr *err) {

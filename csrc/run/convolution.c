@@ -503,8 +503,26 @@ static int build_library(const CcGraph *g, CcPrimDesc *d, CcConv *conv, CcArena 
     return conv->prim ? 0 : -1;
 }
 
+/* oneDNN in blocked layouts, to and from which it reorders src and dst: eager's way, the fastest where neither neighbour is
+ * channels-last. Where whole vectors of channels make a block, oneDNN is told to take those, since it would often choose
+ * channels-last. A residual would have to be in that layout. */
+static bool take_blocked(CcPrimDesc *d, const CcConv *conv) {
+    if (is_last(&d->src) && is_last(&d->dst)) return false;
+    for (int i = 0; i < d->n_post; i++)
+        if (conv->post[i] >= 0) return false;
+    const int extra = d->weights.ndim - d->src.ndim;
+    const bool depthwise = extra && d->weights.size[1] == 1 && d->weights.size[2] == 1;
+    const int64_t lanes = cc_cpu_info()->vector_bytes / (int64_t)sizeof(float);
+    CcTensorDesc *const image[] = {&d->src, &d->dst};
+    for (int i = 0; i < CC_COUNT(image); i++) {
+        const bool whole = (!extra || depthwise) && image[i]->size[1] % lanes == 0;
+        image[i]->form = whole ? CC_FORMAT_BLOCKED : CC_FORMAT_ANY;
+    }
+    return true;
+}
+
 /* The chain by oneDNN, for the choice of ways: not made yet, and with a last clamp behind it. NULL: it can't run it. */
-static CcConv *describe_library(const CcGraph *g, const int *nodes, int n, CcArena *arena) {
+static CcConv *describe_library(const CcGraph *g, const int *nodes, int n, bool blocked, CcArena *arena) {
     CcConv *conv = cc_arena_alloc(arena, sizeof *conv);
     CcPrimDesc *desc = cc_arena_alloc(arena, sizeof *desc);
     const CcNode *last = &g->node.at[nodes[n - 1]];
@@ -514,8 +532,9 @@ static CcConv *describe_library(const CcGraph *g, const int *nodes, int n, CcAre
     if (clamps && cc_graph_source(g, last) != conv->dst) return NULL;
     conv->dst = last->out0;
     CcErr why;
-    conv->reorder[0].is = channels_last(&desc->src);
-    conv->reorder[1].is = channels_last(&desc->dst);
+    if (blocked && !take_blocked(desc, conv)) return NULL;
+    conv->reorder[0].is = !blocked && channels_last(&desc->src);
+    conv->reorder[1].is = !blocked && channels_last(&desc->dst);
     if (make_reorders(g, conv, desc, arena, &why) < 0) return NULL;
     conv->desc = desc;
     conv->clamps = clamps;
@@ -541,10 +560,13 @@ static void find_ways(const CcGraph *g, const int *nodes, int n, bool own, const
                       CcArena *arena) {
     const bool f32 = d->kind == CC_PRIM_CONV && d->src.dtype == CC_DT_F32 && d->weights.dtype == CC_DT_F32 &&
                      d->dst.dtype == CC_DT_F32;
-    if (!g->measures || !f32 || (own && rule->image.way == CC_CONV_ONE)) return;
-    CcConv *other = own ? describe_library(g, nodes, n, arena) : describe_slower(g, nodes, n, arena);
-    if (other || own)
-        rule->ways = cc_convways_make(own ? rule : other, own ? other : rule, rule, d, g->input_bytes, arena);
+    const bool single = own && rule->image.way == CC_CONV_ONE && rule->image.each == 1;
+    if (!g->measures || !f32 || single) return;
+    const CcConvCandidates c = {.own = own ? rule : describe_slower(g, nodes, n, arena),
+                                .library = own ? describe_library(g, nodes, n, false, arena) : rule,
+                                .blocked = describe_library(g, nodes, n, true, arena),
+                                .rule = rule};
+    if (own || c.own || c.blocked) rule->ways = cc_convways_make(&c, d, g->input_bytes, arena);
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {

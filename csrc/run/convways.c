@@ -5,13 +5,20 @@
 
 #include "run_int.h"
 
-typedef enum Way { DIRECT, DEPTHWISE, WINOGRAD_2, WINOGRAD_4, ONEDNN, WAYS } Way; /* Winograd: edge of a tile */
+typedef enum Way {
+    DIRECT,
+    DEPTHWISE,
+    WINOGRAD_2, /* edge of a tile */
+    WINOGRAD_4,
+    ONEDNN,
+    ONE_OUTPUT, /* each channel by its own weights, columns innermost */
+    ONEDNN_BLOCKED,
+    WAYS
+} Way;
 
-static const char *const NAME[] = {[DIRECT] = "direct",
-                                   [DEPTHWISE] = "depthwise",
-                                   [WINOGRAD_2] = "winograd_2",
-                                   [WINOGRAD_4] = "winograd_4",
-                                   [ONEDNN] = "onednn"};
+static const char *const NAME[] = {
+    [DIRECT] = "direct", [DEPTHWISE] = "depthwise",   [WINOGRAD_2] = "winograd_2",        [WINOGRAD_4] = "winograd_4",
+    [ONEDNN] = "onednn", [ONE_OUTPUT] = "one_output", [ONEDNN_BLOCKED] = "onednn_blocked"};
 _Static_assert(CC_COUNT(NAME) == WAYS, "each way has a name");
 
 static const int64_t LEAST_WORK = 1 << 20; /* multiply-adds; smaller convolutions follow the rule */
@@ -23,6 +30,7 @@ struct CcConvWays {
     CcPrimDesc desc;
     int64_t work; /* of one image */
     bool frozen;
+    bool copies[2];    /* do src and dst lie otherwise than `desc` says? */
     CcConv *way[WAYS]; /* NULL: can't run it */
     /* Measured in the first run, which other runs do not wait for: `measures` is taken by one of them, `better` is the
      * way that it found, or NULL: the rule's. */
@@ -55,7 +63,8 @@ static void write_key(const void *desc, CcSbuf *out) {
     for (int i = 0; i < d->src.ndim - 2; i++)
         cc_sbuf_add(out, ", %lld %lld %lld", (long long)d->stride[i], (long long)d->dilation[i],
                     (long long)d->pad_before[i]);
-    cc_sbuf_add(out, ", channels %lld to %lld, posts", (long long)d->src.stride[1], (long long)d->dst.stride[1]);
+    cc_sbuf_add(out, ", channels %lld to %lld, copies %d%d, posts", (long long)d->src.stride[1],
+                (long long)d->dst.stride[1], w->copies[0], w->copies[1]);
     for (int i = 0; i < d->n_post; i++) cc_sbuf_add(out, " %d", (int)d->post[i].kind);
 }
 
@@ -66,7 +75,7 @@ typedef struct Contest {
     const CcHost *host;
     void *dst;
     int64_t batch; /* that is measured */
-    CcPrimDesc desc;
+    CcPrimDesc desc[WAYS];
     CcConv part[WAYS];
 } Contest;
 
@@ -74,13 +83,14 @@ static int make(void *ctx, int way, size_t *bytes, CcErr *err) {
     Contest *t = ctx;
     CcConv *part = &t->part[way];
     *part = *t->ways->way[way];
-    part->image.batch = t->batch;
-    if (way == ONEDNN) {
-        t->desc = *part->desc;
-        t->desc.src.size[0] = t->batch;
-        cc_vet_resize(&t->desc, 0, t->batch);
-        part->desc = &t->desc;
-        part->prim = cc_dnnl_get(&t->desc, err);
+    part->image.batch = t->batch * part->image.each;
+    if (part->desc) {
+        CcPrimDesc *desc = &t->desc[way];
+        *desc = *part->desc;
+        desc->src.size[0] = t->batch;
+        cc_vet_resize(desc, 0, t->batch);
+        part->desc = desc;
+        part->prim = cc_dnnl_get(desc, err);
         if (!part->prim) return -1;
     }
     *bytes = cc_convcall_bytes(part);
@@ -129,8 +139,13 @@ static CcConv *measure(CcConvWays *w, const CcHost *host, void *dst) {
 /* ------------------------------------------------------------------ the ways */
 
 static Way way_of(const CcConvShape *image) {
-    if (image->way == CC_CONV_DEPTHWISE) return DEPTHWISE;
-    return image->way == CC_CONV_DIRECT ? DIRECT : image->tile == 2 ? WINOGRAD_2 : WINOGRAD_4;
+    switch (image->way) {
+    case CC_CONV_DIRECT: return DIRECT;
+    case CC_CONV_DEPTHWISE: return DEPTHWISE;
+    case CC_CONV_ONE: return ONE_OUTPUT;
+    case CC_CONV_WINOGRAD: break;
+    }
+    return image->tile == 2 ? WINOGRAD_2 : WINOGRAD_4;
 }
 
 static CcConv *copy_of(const CcConv *conv, CcArena *arena) {
@@ -141,14 +156,15 @@ static CcConv *copy_of(const CcConv *conv, CcArena *arena) {
     return copy;
 }
 
-/* Our own code's other algorithms. */
+/* Our own code's other algorithms, for what is not depthwise. */
 static void add_others(CcConvWays *w, CcConv *own, CcArena *arena) {
     static const struct {
         CcConvWay way;
         int tile;
     } OTHER[] = {{CC_CONV_DIRECT, 0}, {CC_CONV_WINOGRAD, 2}, {CC_CONV_WINOGRAD, 4}};
+    const bool depthwise = own->image.way == CC_CONV_DEPTHWISE || own->image.way == CC_CONV_ONE;
     w->way[way_of(&own->image)] = own;
-    for (int i = 0; i < CC_COUNT(OTHER) && own->image.way != CC_CONV_DEPTHWISE; i++) {
+    for (int i = 0; i < CC_COUNT(OTHER) && !depthwise; i++) {
         CcConvShape image = own->image;
         image.way = OTHER[i].way;
         image.tile = OTHER[i].tile;
@@ -160,20 +176,21 @@ static void add_others(CcConvWays *w, CcConv *own, CcArena *arena) {
     }
 }
 
-CcConvWays *cc_convways_make(CcConv *own, CcConv *library, const CcConv *rule, const CcPrimDesc *desc,
-                             int64_t input_bytes, CcArena *arena) {
+CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, int64_t input_bytes, CcArena *arena) {
     CcConvWays *w = cc_arena_alloc(arena, sizeof *w);
     if (!w) return NULL;
     const CcTensorDesc *k = &desc->weights;
-    *w = (CcConvWays){.desc = *desc, .frozen = rule->packed != NULL, .work = 1};
+    *w = (CcConvWays){.desc = *desc, .frozen = c->rule->packed != NULL, .work = 1};
     for (int i = 1; i < desc->dst.ndim; i++) w->work *= desc->dst.size[i];
     for (int i = k->ndim - desc->dst.ndim + 1; i < k->ndim; i++) w->work *= k->size[i];
-    if (own) add_others(w, own, arena);
-    w->way[ONEDNN] = library;
-    if (library == rule) library->desc = &w->desc;
+    for (int i = 0; i < 2; i++) w->copies[i] = c->rule->reorder[i].is;
+    if (c->own) add_others(w, c->own, arena);
+    w->way[ONEDNN] = c->library;
+    w->way[ONEDNN_BLOCKED] = c->blocked;
+    if (c->library == c->rule) c->library->desc = &w->desc;
     w->choice = (CcChoice){.kind = &CONVOLUTION,
                            .desc = w,
-                           .rule = rule == own ? (int)way_of(&own->image) : ONEDNN,
+                           .rule = c->rule == c->own ? (int)way_of(&c->own->image) : ONEDNN,
                            .pays = w->work * desc->src.size[0] >= LEAST_WORK && w->work <= IMAGE_WORK,
                            .input_bytes = input_bytes};
     for (int i = 0; i < WAYS; i++) {
@@ -225,8 +242,8 @@ int cc_convways_run(CcConvWays *w, CcConv *rule, const CcHost *host, void *dst, 
 const char *cc_convways_name(const CcConvWays *w, const CcConv *rule) {
     const CcConv *better = w ? atomic_load((_Atomic(CcConv *) *)&w->better) : NULL;
     const CcConv *conv = better ? better : rule;
-    if (!conv->prim && conv->image.way == CC_CONV_ONE) return "one_output"; /* never one of several */
-    return conv->prim ? NAME[ONEDNN] : NAME[way_of(&conv->image)];
+    if (!conv->prim) return NAME[way_of(&conv->image)];
+    return NAME[w && conv == w->way[ONEDNN_BLOCKED] ? ONEDNN_BLOCKED : ONEDNN];
 }
 
 void cc_convways_clear(CcConvWays *w) {

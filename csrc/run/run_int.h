@@ -282,10 +282,14 @@ CC_MUST int cc_convcall_run(const CcConv *conv, const CcHost *host, void *dst, c
 
 /* convways.c: which way of running a convolution is the fastest here. */
 typedef struct CcConvWays CcConvWays;
-/* The choice between our own code and oneDNN for one chain. `desc` describes it, NULL stands for what can't run it, and
- * `rule` is one of the two. NULL: out of memory. */
-CcConvWays *cc_convways_make(CcConv *own, CcConv *library, const CcConv *rule, const CcPrimDesc *desc,
-                             int64_t input_bytes, CcArena *arena);
+/* One chain by our own code, by oneDNN on channels-last tensors, and by oneDNN in its blocked layouts, as eager runs it.
+ * NULL: can't run it. */
+typedef struct CcConvCandidates {
+    CcConv *own, *library, *blocked;
+    const CcConv *rule; /* one of them */
+} CcConvCandidates;
+/* `desc` describes the chain. NULL: out of memory. */
+CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, int64_t input_bytes, CcArena *arena);
 CcConv *cc_convways_known(CcConvWays *ways,
                           CcConv *rule); /* the way to begin with: of an earlier choice, or the rule's */
 /* Runs it by the fastest way, which the first run finds. `rule`: the way that it began with. */
