@@ -9,10 +9,12 @@ import abc
 import builtins
 import contextlib
 import contextvars
+import operator
 import os
 import types
 
 import ccompile
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -450,6 +452,49 @@ CASES.update(
             lambda x: x * (2 if torch.are_deterministic_algorithms_enabled() else 3), around=deterministic
         ),
     }
+)
+
+
+def written(x, i):
+    y = x.clone()
+    y[i] = 2.0
+    return y * x
+
+
+def bounded_before_a_break(x, n):
+    i = slice(1, n)
+    k = int(x.sum() * 0)
+    return x[i] + k, x[:n, : int(x.sum() * 0) + 2] * 2
+
+
+# Indices from outside, whose content decides sizes and places of results.
+INDICES = {
+    "slice": (slice(0, 3), slice(0, 4)),
+    "slice-start": (slice(0, 3), slice(1, 4)),
+    "slice-step": (slice(None), slice(None, None, 2)),
+    "tuple": ((slice(1, 3), 0), (slice(1, 4), 0)),
+    "tuple-of-numbers": ((0, 1), (2, 1)),
+    "list": ([0, 2], [0, 2, 1]),
+    "mask": ([True, False, False, False], [True, False, True, False]),
+    "list-in-tuple": ((slice(None), [0, 2]), (slice(None), [0, 2, 1])),
+    "array": (np.arange(2), np.arange(3)),
+    "array-in-tuple": ((0, np.arange(2)), (0, np.arange(3))),
+}
+INDEXED = {
+    "read": lambda x, i: x[i] + 1,
+    "read-of-list": lambda x, i: x[[i][0]].exp(),
+    "called": lambda x, i: operator.getitem(x, i) * x.__getitem__(i),
+    "written": written,
+}
+CASES.update(
+    {
+        f"index-{kind}-{how}": lambda fn=fn, i=i, j=j: Case(fn, args=lambda: (t(4, 4), i), after=lambda: (t(4, 4), j))
+        for kind, (i, j) in INDICES.items()
+        for how, fn in INDEXED.items()
+    }
+)
+CASES["index-slice-before-a-break"] = lambda: Case(
+    bounded_before_a_break, args=lambda: (t(4, 4), 3), after=lambda: (t(4, 4), 4)
 )
 
 

@@ -174,7 +174,8 @@ static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_
         if (!cc_node_nameable(rec, c->in[i], 4))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(c->in[i]));
         if (i == 0 && data_first && cc_inside_structure(rec, c->in[i], 4)) continue;
-        const bool container = PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]);
+        const bool container =
+            PyList_Check(c->in[i]) || PyTuple_Check(c->in[i]) || PyDict_Check(c->in[i]) || PySlice_Check(c->in[i]);
         if (container && !cc_inside_guard(rec, c->in[i], 4))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(c->in[i]));
     }

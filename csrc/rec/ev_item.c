@@ -163,9 +163,19 @@ static CcGo make_item(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *missing) {
     return factory == Py_None ? CC_OK : cc_backcall_missing(rec, ev, factory);
 }
 
+/* Bounds, indices and masks in a tensor's index decide the sizes of the result, and a view's place. */
+static CcGo guard_index(CcRec *rec, CcAct *act, PyObject *key) {
+    if (cc_tens_is(key) || cc_value_const(key)) return CC_OK;
+    if (cc_value_dirty(rec, key) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(key));
+    return cc_inside_guard(rec, key, 4) ? CC_OK : cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(key));
+}
+
 CcGo cc_item_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1];
-    if (cc_tens_is(o) && !sliced(key)) return cc_op_operator(rec, act, ev);
+    if (cc_tens_is(o) && !sliced(key)) {
+        const CcGo go = cc_op_operator(rec, act, ev);
+        return go == CC_OK ? guard_index(rec, act, key) : go;
+    }
     const CcGo go = readable(rec, act, ev);
     if (go != CC_OK || PySlice_Check(key) || cc_op_python_method(o, "__getitem__")) return go;
     if (PyList_Check(o) || PyTuple_Check(o)) {
@@ -215,7 +225,7 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
         if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(o));
         if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
-        return CC_OK;
+        return guard_index(rec, act, ev->in[1]);
     }
     if (PySlice_Check(ev->in[1]) && !cc_inside_guard(rec, ev->in[1], 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
