@@ -4,7 +4,7 @@ is a break; values, gradients and errors are eager's."""
 import ccompile
 import pytest
 import torch
-from conftest import EAGER, counters, same
+from conftest import EAGER, breaks, counters, same
 
 SCALE = 2.0
 LOG = []
@@ -41,6 +41,34 @@ Items = function(lambda ctx, a: (a * 2, 3), lambda ctx, g, _: g * 2)
 Raises = function(lambda ctx, a: a * 2 if a.sum() < 1e6 else a @ a.new_ones(99), lambda ctx, g: g * 2)
 
 
+class Methods(torch.autograd.Function):
+    """As entmax's: class methods that don't look at their class."""
+
+    @classmethod
+    def forward(cls, ctx, a, scale=2.0):
+        ctx.scale = scale
+        ctx.save_for_backward(a.exp())
+        return a.exp() * scale
+
+    @classmethod
+    def backward(cls, ctx, g):
+        return g * ctx.saved_tensors[0] * ctx.scale, None
+
+
+class ReadsItsClass(Methods):
+    k = 3.0
+
+    @classmethod
+    def forward(cls, ctx, a):
+        ctx.scale = cls.k
+        ctx.save_for_backward(a.exp())
+        return a.exp() * cls.k
+
+    @classmethod
+    def backward(cls, ctx, g):
+        return super().backward(ctx, g)[0]
+
+
 def caught(x, w):
     try:
         return Raises.apply(x @ w * 1e7).sum()
@@ -61,6 +89,8 @@ CASES = {  # function, breaks
     "no gradient wanted": (lambda x, w: Saves.apply(x.detach(), w.detach()) + (x @ w), 0),
     "a write": (lambda x, w: Writes.apply((x @ w) * 2) + 1, 1),
     "random numbers": (lambda x, w: Draws.apply(x @ w) * 2, 1),
+    "class methods": (lambda x, w: Methods.apply(x @ w).sin(), 0),
+    "a class method that reads its class": (lambda x, w: ReadsItsClass.apply(x @ w).sin(), 1),
     "a list": (lambda x, w: Stores.apply(x @ w, []) * 2, 1),
     "a global list": (lambda x, w: Logs.apply(x @ w) * 2, 1),
     # the first call gives up
@@ -95,6 +125,19 @@ def test_second_derivatives_and_new_sizes():
             got.append(torch.autograd.grad(sum(g.square().sum() for g in first), given))
         torch.testing.assert_close(got[1], got[0])
     assert EAGER or counters()["graph_break"] == before["graph_break"]
+
+
+@pytest.mark.parametrize("custom", [Methods, ReadsItsClass])
+def test_class_methods_without_grad(custom):
+    """Their forward is recorded then, with what it reads of its class."""
+    fn, kept = lambda x: custom.apply(x) + 1, getattr(custom, "k", None)
+    compiled, x = ccompile.compile(fn), torch.randn(3)
+    with torch.no_grad():
+        assert torch.allclose(compiled(x), fn(x)) and torch.allclose(compiled(x), fn(x))
+        custom.k = 5.0
+        assert torch.allclose(compiled(x), fn(x))
+    custom.k = kept
+    assert EAGER or breaks(fn, x).breaks == 0
 
 
 def test_forward_is_replaced():

@@ -202,14 +202,23 @@ static bool pure_code(PyCodeObject *co, PyObject *globals) {
     return code != NULL && !names_out(co->co_consts);
 }
 
+/* A class method that does not read its class, whose attributes may change, is like a static method. */
+static bool reads_class(PyFunctionObject *f, PyObject *wrapper) {
+    const CcCode *code = Py_IS_TYPE(wrapper, &PyClassMethod_Type) ? cc_code_get((PyCodeObject *)f->func_code) : NULL;
+    cc_raised_clear();
+    return Py_IS_TYPE(wrapper, &PyClassMethod_Type) && (code == NULL || cc_code_live(code, 0, 0));
+}
+
 static bool pure_method(PyObject *cls, const char *name) {
     PyObject *s = cc_obj_intern(name), *found = cc_type_lookup((PyTypeObject *)cls, s);
     Py_DECREF(s);
-    PyObject *f =
-        found != NULL && Py_IS_TYPE(found, &PyStaticMethod_Type) ? PyObject_GetAttrString(found, "__func__") : NULL;
+    const bool bound =
+        found != NULL && (Py_IS_TYPE(found, &PyStaticMethod_Type) || Py_IS_TYPE(found, &PyClassMethod_Type));
+    PyObject *f = bound ? PyObject_GetAttrString(found, "__func__") : NULL;
     Py_XDECREF(f); /* the method keeps it alive */
     cc_raised_clear();
     return f != NULL && PyFunction_Check(f) && ((PyFunctionObject *)f)->func_closure == NULL && keeps(f, DEPTH) &&
+           !reads_class((PyFunctionObject *)f, found) &&
            pure_code((PyCodeObject *)((PyFunctionObject *)f)->func_code, ((PyFunctionObject *)f)->func_globals);
 }
 

@@ -63,6 +63,6 @@ void cc_param_learn(CcRec *rec, CcAct *act, bool by_c) {
         if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);
         else if (cc_param_is_default(act->func, v)) read_default(rec, act->func, v);
         else if (i == 0 && cc_text_is(co->co_name, "__init__")) made_by_caller(rec, v);
-        else if (by_c && i == 0 && cc_opaque_context(v)) cc_value_fresh(rec, v);
+        else if (by_c && i <= 1 && cc_opaque_context(v)) cc_value_fresh(rec, v); /* behind a class method's class */
     }
 }
