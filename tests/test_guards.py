@@ -9,6 +9,8 @@ import abc
 import builtins
 import contextlib
 import contextvars
+import datetime
+import decimal
 import operator
 import os
 import types
@@ -495,6 +497,41 @@ CASES.update(
 )
 CASES["index-slice-before-a-break"] = lambda: Case(
     bounded_before_a_break, args=lambda: (t(4, 4), 3), after=lambda: (t(4, 4), 4)
+)
+
+
+def put(d, key):
+    d[key] = 3
+    return d
+
+
+# Objects whose classes in C hash and compare what is in them: (one, another).
+HASHED = {
+    "date": (datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)),
+    "decimal": (decimal.Decimal(1), decimal.Decimal(2)),
+    "frozenset": (frozenset([1]), frozenset([2])),
+    "tuple": ((1, decimal.Decimal(1)), (1, decimal.Decimal(2))),
+    "frozenset-of-dates": (frozenset([datetime.date(2020, 1, 1)]), frozenset([datetime.date(2020, 1, 2)])),
+    "date-of-numpy": (np.datetime64(1, "D"), np.datetime64(2, "D")),
+}
+MEETING = {
+    "item": lambda x, k, o: x * {k: 1, o: 2}[o],
+    "set": lambda x, k, o: x + len({k, o}),
+    "dict": lambda x, k, o: x + len({k: 1, o: 2}),
+    "made": lambda x, k, o: x + len(set([k, o])) + len(dict([(k, 1), (o, 2)])) + len(dict.fromkeys([k, o])),
+    "put": lambda x, k, o: x * put({o: 1}, k)[o],
+    "union": lambda x, k, o: x + len({k} | {o}) + len({k} - {o}),
+    "comprehension": lambda x, k, o: x + len({v for v in (k, o)}) + len({v: 1 for v in (k, o)}),
+    "found": lambda x, k, o: x + (k in {o}) + [k, o].index(o),
+}
+CASES.update(
+    {
+        f"hashed-{kind}-{how}": lambda fn=fn, one=one, two=two, how=how: Case(
+            fn, args=lambda: (t(3), one, two), after=lambda: (t(3), two, two), hit=how not in ("put", "union")
+        )
+        for kind, (one, two) in HASHED.items()
+        for how, fn in MEETING.items()
+    }
 )
 
 

@@ -95,6 +95,7 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     if (!key_readable(rec, o, key)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     if (!cc_number_settle(rec, key, 1)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
+    if (PyDict_Check(o)) cc_same_met(rec, key);
     if (PySlice_Check(key) && !cc_inside_guard(rec, key, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
     if (PyDict_Check(o) && cc_value_source(rec, o) >= 0 && !cc_op_python_method(o, "__getitem__") &&
         !cc_number_key(rec, key))

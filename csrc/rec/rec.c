@@ -557,6 +557,8 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_op_after(rec, act, ev);
     if (cc_kernel_lost(rec, act)) return CC_GIVE_UP;
     if (go == CC_OK && rec->unseen) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "an object that C code stored");
+    if (go == CC_OK && rec->opaque != NULL && rec->trace != NULL)
+        return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, rec->opaque);
     if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go == CC_OK && rec->differs && rec->trace != NULL ? cc_rec_poison(rec, act, CC_R_DIFFERS, NULL) : go;
 }

@@ -187,7 +187,8 @@ struct CcRec {
     bool differs; /* this event reads what differs in most calls: it becomes a break */
     CC_VEC(PyTypeObject *)
     unseen_classes;         /* with special methods in C, whose reads no frame shows; the guards hold them */
-    const char *opaque;     /* this event lets C code call a special method in C of this class: it becomes a break */
+    const char *opaque;     /* this event lets C code call a special method in C of this class, or hash or compare an
+                               object of it that no guard can read: it becomes a break */
     bool unseen;            /* an object of this trace was read from outside, where no effect has stored it */
     bool told;              /* code asked whether it is being compiled, and the answer was yes */
     bool by_code;           /* functions are matched by code (resume.c) */
@@ -335,7 +336,7 @@ bool cc_number_dict_key(CcRec *rec, PyObject *key); /* the same, and an equal ke
 bool cc_same_nan(PyObject *o); /* equal to nothing, so containers find it only by identity */
 /* This constant's identity matters: guards that reads give this object. */
 void cc_same_which(CcRec *rec, PyObject *o);
-/* It is compared or hashed: guards the identity of NaNs in it, also inside tuples. */
+/* It is compared or hashed: guards what is in it and the identity of NaNs, also inside tuples; else rec->opaque tells. */
 void cc_same_met(CcRec *rec, PyObject *o);
 /* the same for items that C code moves from a list or tuple into a set, or as pairs into a dict */
 void cc_same_taken(CcRec *rec, PyObject *iterable, bool pairs);

@@ -52,11 +52,31 @@ void cc_same_which(CcRec *rec, PyObject *o) {
     cc_vec_push(&rec->keep, Py_NewRef(o));
 }
 
-void cc_same_met(CcRec *rec, PyObject *o) {
+/* An object from outside whose class in C hashes and compares what is in it (a date, a Decimal, a frozenset), which no
+ * guard can read. */
+static bool hides_value(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL || p->origin != CC_O_SOURCE || cc_value_const(o) || cc_value_ident(o) || cc_tens_is(o)) return false;
+    const PyTypeObject *t = cc_value_base(Py_TYPE(o));
+    const bool by_value =
+        t->tp_hash != PyBaseObject_Type.tp_hash || t->tp_richcompare != PyBaseObject_Type.tp_richcompare;
+    return by_value && !PyWeakref_Check(o) && !PyList_Check(o) && !PyDict_Check(o) && !cc_inside_guard(rec, o, 4);
+}
+
+static void met(CcRec *rec, PyObject *o, int depth) {
     if (o == NULL || PyUnicode_CheckExact(o)) return;
-    if (PyTuple_Check(o))
+    if (PyTuple_Check(o)) {
         (void)cc_inside_guard(rec, o, 4); /* an object that can't be guarded is not a constant, and has provenance */
-    else if (cc_same_nan(o)) cc_value_which(rec, o);
+        for (Py_ssize_t i = 0; depth > 0 && i < PyTuple_GET_SIZE(o); i++) met(rec, PyTuple_GET_ITEM(o, i), depth - 1);
+    } else if (cc_same_nan(o)) {
+        cc_value_which(rec, o);
+    } else if (hides_value(rec, o)) {
+        rec->opaque = Py_TYPE(o)->tp_name;
+    }
+}
+
+void cc_same_met(CcRec *rec, PyObject *o) {
+    if (rec->trace != NULL) met(rec, o, 4);
 }
 
 void cc_same_taken(CcRec *rec, PyObject *iterable, bool pairs) {
