@@ -439,6 +439,15 @@ Pair = collections.namedtuple("Pair", "a b")
 base = t(12)
 
 
+@torch.enable_grad()
+def grown_from(x, retains=False):
+    """A tensor with a history, made whatever the grad mode is."""
+    y = x.requires_grad_() * 1
+    if retains:
+        y.retain_grad()
+    return y
+
+
 def tensor_arg(fn, before, after, **kw):
     return lambda: Case(fn, args=before, after=after, **kw)
 
@@ -480,6 +489,15 @@ CASES.update(
         ),
         "input-requires-grad": tensor_arg(
             square, lambda: (t(3, 4),), lambda: (t(3, 4).requires_grad_(),), no_grad=False
+        ),
+        "input-gets-history": tensor_arg(
+            lambda x: x * (2 if x.grad_fn is None else 3), lambda: (t(3),), lambda: (grown_from(t(3)),)
+        ),
+        "input-no-leaf": tensor_arg(
+            lambda x: x * (2 if x.is_leaf else 3), lambda: (t(3),), lambda: (grown_from(t(3)),)
+        ),
+        "input-retains-grad": tensor_arg(
+            lambda x: x * (2 if x.retains_grad else 3), lambda: (t(3),), lambda: (grown_from(t(3), retains=True),)
         ),
         "input-to-parameter": tensor_arg(is_parameter, lambda: (t(3, 4),), lambda: (nn.Parameter(t(3, 4)),)),
         "input-subclass": tensor_arg(square, lambda: (t(3, 4),), lambda: (t(3, 4).as_subclass(Tagged),)),

@@ -261,6 +261,7 @@ static CcGo part_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     if (torch.cls == CC_T_VALUE) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, said);
     if (torch.cls == CC_T_BREAK || (torch.cls == CC_T_HELD && !held_known(rec, o)))
         return cc_call_torch(rec, act, said, torch.why);
+    if (torch.by_grad) rec->read_grad = true;
     if (PyUnicode_Compare(name, str_requires_grad) == 0) {
         rec->read_grad = true;
         /* without grad mode a view requires grad as its base does, and a copy does not: reshape gives either */

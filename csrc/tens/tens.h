@@ -151,6 +151,7 @@ typedef struct CcTorch {
     bool dynamic_shape;  /* OP: the result's shape may depend on data (nonzero, x[mask], zeros(t) ...) */
     /* OP: may draw random numbers, depending on its arguments; node_flags says whether this call does */
     bool draws;
+    bool by_grad; /* META, an attribute: known of tensors that do not require grad only */
 } CcTorch;
 /* What calling `callable` does: a builtin function or method, method descriptor ... (the caller unwraps bound methods).
  * cc_torch_attr: what reading attribute `name` of a tensor does. */

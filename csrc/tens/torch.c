@@ -303,6 +303,7 @@ CcTorch cc_torch_attr(PyObject *tensor, PyObject *name) {
         if (f->flags & G) {
             CcTensor t;
             cc_tens_read(tensor, true, &t);
+            out.by_grad = true;
             if (t.type.ndim < 0 || t.type.requires_grad) {
                 out.cls = CC_T_BREAK;
                 out.why = f->why;
