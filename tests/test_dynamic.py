@@ -2,6 +2,7 @@
 dynamic=None, True and False, and must match eager; None may need no more recordings than the row says."""
 
 import collections
+import operator
 import random
 import warnings
 
@@ -239,6 +240,41 @@ def test_float_behind_a_break_is_written(write, of_break):
             y, k = torch.randn(chosen.choice(sizes)), chosen.choice(floats)
             args = [k, torch.tensor(chosen.choice(floats))]
             torch.testing.assert_close(compiled(y.clone(), *args), fn(y.clone(), *args), rtol=0, atol=0)
+
+
+TAKEN = {
+    "operator": lambda x, k: x + k,
+    "operator_module": lambda x, k: operator.add(x, k),
+    "operator_module_in_place": lambda x, k: operator.imul(x * 1, k),
+    "builtin": lambda x, k: pow(x, k),
+    "function": lambda x, k: torch.add(x, k),
+    "method": lambda x, k: x.clamp(max=k),
+    "comparison": lambda x, k: (x > k) * 1.0,
+    "comparison_by_function": lambda x, k: operator.lt(x, k) * 1.0,
+    "in_a_list": lambda x, k: x + x.new_tensor([k, k * 2, k]),
+    "in_a_tuple": lambda x, k: x * torch.tensor((k, 1.0, k)),
+    "by_name": lambda x, k: torch.nn.functional.pad(x, (1, 1), value=k),
+    "by_map": lambda x, k: sum(map(operator.mul, [x, x * 2], [k, k])),
+}
+
+
+@pytest.mark.parametrize("of_break", [False, True])
+@pytest.mark.parametrize("name", TAKEN)
+def test_float_behind_a_break_is_an_operand(name, of_break):
+    """No node has it as a constant, whatever calls it."""
+    take = TAKEN[name]
+
+    def fn(x, y, k, w):
+        item = w.item()
+        return take(x, item if of_break else k), y
+
+    compiled = ccompile.compile(fn)
+    with torch.no_grad():
+        for rows, k in ((4, 1.5), (2, 2.5), (2, 1.5), (2, 3.5), (3, 4.5), (2, 5.5)):
+            x = torch.linspace(0, 6, rows * 3).view(rows, 3)
+            args = x, x[:1] if rows == 4 else x.clone(), k, torch.tensor(k)
+            for got, want in zip(compiled(*args), fn(*args), strict=True):
+                torch.testing.assert_close(got, want)
 
 
 # ---- arguments that are one tensor where a size is new ---------------------------------------------------------------

@@ -226,15 +226,11 @@ static bool sized_without_floats(const CcCalled *c, const CcTorch *t) {
     return tensor && cc_op_info(bound.op)->kind != CC_K_RESAMPLE;
 }
 
-static bool read_float(void *ctx, PyObject *o, int depth) {
-    return cc_value_symbolic(ctx, o) || (depth > 0 && cc_number_any(ctx, o, read_float, ctx, depth - 1));
-}
-
 /* Guards whatever a call's numbers determine besides elements. False: a node computes them, so no guard can. */
 static bool floats_settled(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t) {
     bool any = false, known = true;
     for (int i = 0; t->draws && known && i < c->n; i++) known = cc_sym_probability(rec, act, c->in[i]);
-    for (int i = 0; i < c->n; i++) any = any || read_float(rec, c->in[i], 3);
+    for (int i = 0; i < c->n; i++) any = any || cc_number_varies(rec, c->in[i], 3);
     if (!any || sized_without_floats(c, t)) return known;
     for (int i = 0; known && i < c->n; i++) known = cc_number_read(rec, c->in[i], 3);
     return known;

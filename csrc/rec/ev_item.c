@@ -44,10 +44,8 @@ static CcGo tensor_read(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 static CcGo tensor_write(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (rec->raised) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
-    /* varies between calls, so it can't be a constant of a kernel */
-    const bool symbolic = ev->in[2] != NULL && cc_value_symbolic(rec, ev->in[2]);
     CcBound bound;
-    const int status = symbolic ? -1 : cc_bind_setitem(ev->in[0], ev->in[1], ev->in[2], &bound);
+    const int status = cc_bind_setitem(ev->in[0], ev->in[1], ev->in[2], &bound);
     const CcCallSpec spec = {.form = ev->in[2] != NULL ? CC_F_SETITEM : CC_F_DELITEM,
                              .in = ev->in,
                              .n = ev->in[2] != NULL ? 3 : 2,

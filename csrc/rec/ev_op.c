@@ -161,14 +161,13 @@ static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcActionFor
                           int bind_status, const CcBound *bound) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
     if (rec->trace->graph->node.n != f->call_nodes) return CC_OK; /* Python code has recorded the nodes */
-    const bool symbolic = cc_op_symbolic(rec, ev);
     const CcCallSpec spec = {.form = form,
                              .arg = ev->arg,
                              .in = ev->in,
                              .n = ev->n,
                              .name = name,
                              .flags = form == CC_F_INPLACE && cc_tens_is(ev->in[0]) ? CC_N_WRITES : 0,
-                             .bound = bind_status == 0 && !symbolic ? bound : NULL,
+                             .bound = bind_status == 0 ? bound : NULL,
                              .safe = !divides(ev)};
     return cc_node_add(rec, act, &spec, ev->result);
 }

@@ -409,10 +409,18 @@ static void trim(CcRec *rec, const CcType *types, int n_out) {
     }
 }
 
+/* Is a number of the call one that a break has read, and that no guard fixes? It varies between calls, so it can't be a
+ * constant of a kernel. */
+static bool takes_varying(CcRec *rec, const CcCallSpec *spec) {
+    for (int i = 0; i < spec->n; i++)
+        if (cc_number_varies(rec, spec->in[i], 3)) return true;
+    return false;
+}
+
 /* Returns the op of the call's row, and the operands that it binds; or CC_OP_host, and all graph values among the
  * arguments. */
 static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result, Operands *out) {
-    const bool known_all = spec->bound != NULL && bound_operands(rec, spec->bound, out);
+    const bool known_all = spec->bound != NULL && !takes_varying(rec, spec) && bound_operands(rec, spec->bound, out);
     if (!known_all || cc_scope_is_hosts(rec, spec, result) || hides_tensor(rec, spec, out)) {
         out->n = 0;
         for (int i = 0; i < spec->n; i++) collect(rec, spec->in[i], out, 4);

@@ -76,6 +76,13 @@ static bool truth_visit(void *ctx, PyObject *o, int depth) {
 
 bool cc_number_truths(CcRec *rec, PyObject *items) { return !cc_number_any(rec, items, truth_visit, rec, 0); }
 
+static bool varies_visit(void *ctx, PyObject *o, int depth) { return cc_number_varies(ctx, o, depth); }
+
+bool cc_number_varies(CcRec *rec, PyObject *o, int depth) {
+    if (o == NULL) return false;
+    return cc_value_symbolic(rec, o) || (depth > 0 && cc_number_any(rec, o, varies_visit, rec, depth - 1));
+}
+
 static bool read_visit(void *ctx, PyObject *o, int depth) { return !cc_number_read(ctx, o, depth); }
 
 bool cc_number_read(CcRec *rec, PyObject *o, int depth) {

@@ -313,6 +313,8 @@ static inline bool cc_inside_passes_on(PyObject *o) { return cc_value_view(o) !=
 bool cc_number_settle(CcRec *rec, PyObject *o, int depth);
 bool cc_number_truth(CcRec *rec, PyObject *o); /* guards whether a symbolic number is 0; false: a node computes it */
 bool cc_number_truths(CcRec *rec, PyObject *items); /* the same for each item */
+/* Is it, or does it contain, a number that guards do not fix? */
+bool cc_number_varies(CcRec *rec, PyObject *o, int depth);
 /* As cc_number_settle, but only for numbers that a break has just read; symbols stay symbols. */
 bool cc_number_read(CcRec *rec, PyObject *o, int depth);
 /* The numbers from which a node computed this one become symbols in the next recording, which can compute with them. */
