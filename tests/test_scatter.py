@@ -215,6 +215,26 @@ def test_indices_out_of_range_raise_as_in_eager(fn):
     torch.testing.assert_close(compiled(x, good, v), fn(x, good, v))
 
 
+def read_and_replaced(read, write):
+    def fn(x, i, v):
+        y = read(x, i)
+        write(y)
+        return y, y * 2
+
+    return fn
+
+
+@pytest.mark.parametrize("write", [lambda y: y.zero_(), lambda y: y.fill_(2.5), lambda y: y.copy_(y.new_ones(()))])
+@pytest.mark.parametrize("read", [lambda x, i: F.embedding(i, x), lambda x, i: x[i], lambda x, i: x.gather(0, i[:, None]), lambda x, i: x.take(i),
+                                  lambda x, i: (x * 2).index_select(0, i + 0)])
+def test_reads_that_only_check_their_indices(read, write):
+    """What they have read is overwritten, and nothing else reads it."""
+    fn = read_and_replaced(read, write)
+    compiled = compare(fn, T(5, 4), torch.tensor([0, 3, 3]), T(3, 4))
+    with pytest.raises(Exception, match="out of (range|bounds)"):
+        compiled(T(5, 4), torch.tensor([0, 3, 99]), T(3, 4))
+
+
 def test_what_meets_in_one_place_comes_in_order():
     """The last one stays, also where threads share the work. (Eager's own index_copy of 32768 elements and more leaves it open.)"""
     x, v, i = T(7, 9), T(5000, 9), R(7, 5000, 9)

@@ -7,9 +7,11 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
     for (int v = 0; v < g->val.n; v++) made[v] = g->val.at[v].is_output;
     for (int s = 0; s < plan->step.n; s++) {
         const CcStep *step = &plan->step.at[s];
-        if (step->kind != CC_STEP_HOST) continue;
-        const CcNode *n = &g->node.at[step->node[0]];
-        for (int k = 0; k < n->n_out; k++) made[n->out0 + k] = true; /* the host makes all results of a node */
+        const CcNode *n = &g->node.at[step->node[step->kind == CC_STEP_HOST ? 0 : step->n_node - 1]];
+        /* the host makes all results of a node, and a library call that is there for its checks alone the single one */
+        const bool makes = step->kind == CC_STEP_HOST || (step->kind == CC_STEP_PRIMITIVE && n->n_out == 1);
+        for (int k = 0; makes && k < n->n_out; k++)
+            if (step->kind == CC_STEP_HOST || !g->val.at[n->out0].window_of) made[n->out0 + k] = true;
     }
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {

@@ -188,7 +188,7 @@ NUMBERS = [
 ]
 TESTS = [
     "{n} > 1",
-    "{t}.sum() > 0",
+    "{t}.sum() > 0.2718",
     "{t}.shape[0] > 2",
     "{n} > {m}",
     "{t}.mean().item() > 0.1",
@@ -273,7 +273,7 @@ BREAKS = [
     'print(f"{{{n}:.3f}}")',
     "ask()",
     "zlib.crc32(b'x')",
-    'print(f"{{{t}.sum():.3f}}")',
+    'print(f"{{{t}.sum() + 0.0003:.3f}}")',
     "print([round(v, 3) for v in outer])",
     "print(len(outer), round(count, 3), round(G, 3))",
     "torch.manual_seed(3)",
@@ -292,10 +292,10 @@ RAISES = [
     "check({t}, 3.0)",
     "{t}[k + 1]",
     "torch.zeros(3)[k.max() + 1]",
-    "assert {t}.sum() > 0",
+    "assert {t}.sum() > 0.2718",
     "raise StopIteration(3)",
     "assert {n} > 1, 'small'",
-    "raise KeyError({n})",
+    "raise KeyError(round({n}, 6))",
 ]
 WITH_FORMS = [
     "torch.no_grad()",
