@@ -691,3 +691,34 @@ def test_a_tensor_made_inside_is_written(kind):
         want, got = f(*args), fn(*args)
         weights = [torch.randn(r.shape, dtype=r.dtype) for r in differentiable(want)]
         close(gradients(got, args, weights), gradients(want, args, weights), "gradient", {"rtol": 1e-9, "atol": 1e-10})
+
+
+SCALED = {
+    "batch_norm": lambda: nn.BatchNorm1d(6),
+    "batch_norm_eval": lambda: nn.BatchNorm1d(6).eval(),
+    "layer_norm": lambda: nn.LayerNorm(6),
+    "group_norm": lambda: nn.GroupNorm(2, 6),
+    "prelu": lambda: nn.PReLU(6),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_weight_that_only_its_write_tells_of(name):
+    """The input needs no gradient, so no derivative reads the weight; a write to it raises as in eager, which saves it."""
+    outcomes = []
+    for wrap in (lambda f: f, ccompile.compile):
+        torch.manual_seed(0)
+        m = SCALED[name]().double()
+        fn = wrap(lambda x, m=m: (m(x * 2 + 1) * 3 + 1) * x.sin())
+        for i in range(4):
+            y = fn(torch.randn(4, 6, dtype=torch.float64))
+            if i % 2:
+                with torch.no_grad():
+                    m.weight.mul_(1.1)
+            try:
+                y.sum().backward()
+                outcomes.append(m.weight.grad.clone())
+            except RuntimeError as error:
+                outcomes.append("modified by an inplace operation" in str(error))
+            m.zero_grad()
+    torch.testing.assert_close(outcomes[4:], outcomes[:4])

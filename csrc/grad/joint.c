@@ -301,6 +301,7 @@ static int weight_at(CcOpId op) {
     switch (op) {
     case CC_OP_layer_norm: return CC_AT(layer_norm, weight);
     case CC_OP_group_norm: return CC_AT(group_norm, weight);
+    case CC_OP_batch_norm: return CC_AT(batch_norm, weight);
     case CC_OP_batch_normed: return CC_AT(batch_normed, weight);
     case CC_OP_conv: return CC_AT(conv, weight);
     case CC_OP_conv_transpose: return CC_AT(conv_transpose, weight);
