@@ -234,7 +234,7 @@ def test_row(lib, monkeypatch, op, fn, kinds, operand, dtype):
 
 NO_DERIVATIVE = {
     **dict.fromkeys("fill fill_like arange linspace eye".split(), "reads no tensor"),
-    **dict.fromkeys("any all count_nonzero heaviside hot rprod".split(), "autograd refuses, or the result is no float"),
+    **dict.fromkeys("any all count_nonzero div_floor heaviside hot rprod".split(), "autograd refuses, or the result is no float"),
     **dict.fromkeys("take take_both".split(), "scatters"),
     **dict.fromkeys("so_far_max so_far_min".split(), "scatters, with the indices of cummax"),
     **dict.fromkeys("cumsum cumprod logcumsumexp".split(), "scans from the other end"),

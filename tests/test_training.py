@@ -722,3 +722,37 @@ def test_a_weight_that_only_its_write_tells_of(name):
                 outcomes.append("modified by an inplace operation" in str(error))
             m.zero_grad()
     torch.testing.assert_close(outcomes[4:], outcomes[:4])
+
+
+REFUSED = {
+    "operator": lambda x, w: x // 2,
+    "operator_of_a_number": lambda x, w: 3 // (x.abs() + 1),
+    "floor_divide": lambda x, w: torch.floor_divide(x, w),
+    "div_floor": lambda x, w: torch.div(x, w, rounding_mode="floor"),
+    "div_trunc": lambda x, w: x.divide(2, rounding_mode="trunc"),
+    "heaviside": lambda x, w: torch.heaviside(x, w),
+    "nextafter": lambda x, w: torch.nextafter(x, w),
+    "igamma": lambda x, w: torch.igamma(x.abs() + 1, w.abs() + 1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_ops_without_a_derivative_of_eagers(name):
+    """The backward raises as eager's, whatever else of the function it goes through first; other results have gradients."""
+
+    def fn(x, w):
+        return (REFUSED[name]((x * 2).sin(), w * 0.5) * 3 + x.cos()).tanh(), (x * w).exp() * 2
+
+    compiled, outcomes = ccompile.compile(fn), []
+    for f in (fn, compiled):
+        for i in range(3):
+            x, w = inputs(torch.float32, seed=i)[1], inputs(torch.float32, seed=i + 1)[1]
+            y, z = f(x, w)
+            for wanted in (z, y):
+                try:
+                    wanted.sum().backward()
+                    outcomes.append((x.grad.clone(), w.grad.clone()))
+                except RuntimeError as error:
+                    outcomes.append(str(error))
+    torch.testing.assert_close([o for o in outcomes[6:] if not isinstance(o, str)], [o for o in outcomes[:6] if not isinstance(o, str)], **F32)
+    assert [o for o in outcomes[6:] if isinstance(o, str)] == [o for o in outcomes[:6] if isinstance(o, str)]

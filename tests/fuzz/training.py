@@ -598,8 +598,10 @@ DRIVER = """
         failed = any(type(g) is tuple for g in got)  # docs/limits.md: what hooks had run before it failed, and what had a .grad
         for t in live if failed else ():
             t.grad = None
+        if failed:
+            del seen[:]
         seen.sort(key=lambda s: s[0] if isinstance(s, tuple) else s)
-        return out, got, [] if failed else list(seen), [p.requires_grad for p in params]
+        return out, got, list(seen), [p.requires_grad for p in params]
 
     mode = [True]  # of gradients
     LOCALS = {**HOOKS, "f": f, "net": net, "params": params, "opt": opt, "mode": mode, "told": told, "kept": kept, "total": total}
@@ -662,12 +664,12 @@ def build(p, wrap):
     return factory
 
 
-def arguments(given, dtype, seed):
+def arguments(given, dtype, seed, nudge=0.0):
     g = torch.Generator().manual_seed(seed)
 
     def make(leaf):
         shape = (given.rows, 2, 6) if given.deep else (given.rows, 6)
-        t = torch.randn(shape[::-1] if given.layout == 1 else shape, generator=g, dtype=torch.float64).mul(0.7).to(dtype)
+        t = torch.randn(shape[::-1] if given.layout == 1 else shape, generator=g, dtype=torch.float64).mul(0.7 * (1 + nudge)).to(dtype)
         t = t.permute(*range(t.dim())[::-1]) if given.layout == 1 else t
         t = torch.cat([t, t])[::2] if given.layout == 2 else t
         return t.requires_grad_() if leaf else t
@@ -707,14 +709,26 @@ def step(pick, one, args):
     return out, args
 
 
+SAVED_FOR_SIZES = ("index_add(", ".gather(", "avg_pool")
+
+
 def usual(statements, body):
-    """Without what docs/limits.md lists as different: writes between forward and backward to what a checkpoint in f has read, and
-    second derivatives that reach hooks of results."""
+    """Without what docs/limits.md lists as different: writes between forward and backward to what a checkpoint in f has read or to what
+    eager saves for its sizes only, and second derivatives that reach hooks of results."""
     written = ("opt.step()", "with torch.no_grad(): params[0].mul_(1.1)", "with torch.no_grad(): y.add_(1)")
     hooked = tuple(s for s in lines(BETWEEN) if s.startswith("outs[") and ("_hook" in s or "retain_grad" in s))
     without = written if any("checkpoint(" in line for line in body) else ()
     without += hooked if any("create_graph" in s for s in statements) else ()
+    if any(op in line for line in body for op in SAVED_FOR_SIZES):
+        without += ("with torch.no_grad(): y.add_(1)", "outs[0].mul_(2)", "outs[-1].detach().add_(1)")
     return [s for s in statements if s not in without]
+
+
+def usual_body(body):
+    """The same for f itself: writes that autograd does not see, and a checkpoint that may have read what they change."""
+    if not any("checkpoint(" in line for line in body):
+        return body
+    return [re.sub(r"^(\s+)\w+\.(detach\(\)\.mul_\(0\.5\)|data\.add_\(0\.1\))$", r"\1pass", line) for line in body]
 
 
 def drawn(seed):
@@ -738,7 +752,7 @@ def drawn(seed):
         else:
             writer.variables = before
     end = writer.fill(writer.one(RULES["return"]), {}, [])
-    p = p._replace(body=[*p.body, f"        return {end}"])
+    p = p._replace(body=[*usual_body(p.body), f"        return {end}"])
     sizes = [writer.one((1, 2, 3, 4, 5)) for _ in range((1, 2, 4)[pick(3)])]
 
     def given():
@@ -762,12 +776,16 @@ def unseen(p):
     return any(".data." in statement for statements, _ in p.steps for statement in statements)
 
 
+def tolerances(p):
+    near = (5e-2, 0.2) if p.auto else (1e-5, 1e-6) if p.dtype is torch.float64 and not p.compiled else (2e-3, 2e-4)
+    return near, 2**-8 if p.auto else 0  # bf16: second derivatives of eager are off by 1 % of the largest element
+
+
 def check(p):
     """Raises AssertionError where compiled steps differ from eager ones."""
     ccompile.reset()
     wrong = verify_failures()
-    near = (5e-2, 0.2) if p.auto else (1e-5, 1e-6) if p.dtype is torch.float64 and not p.compiled else (2e-3, 2e-4)
-    spread = 2**-8 if p.auto else 0  # bf16: second derivatives of eager are off by 1 % of the largest element
+    near, spread = tolerances(p)
     with quiet(), ccompile.config.patch(verify=ccompile.config.verify and not unseen(p) and not p.auto):
         sides = [Side(build(p, wrap), True, False, {}) for wrap in (plain, ccompile.compile)]
         written = {}
@@ -776,6 +794,24 @@ def check(p):
             alike(*told, *near, f"step {i}", written, spread)
     alike(sides[0].past, sides[1].past, *near, "all steps", spread=spread)
     assert verify_failures() == wrong, "verify: " + next(e.text for e in reversed(ccompile.events()) if e.kind == "verify")
+
+
+def unstable(p):
+    """Do eager steps differ as much from eager ones whose arguments differ by a rounding error or two? Then nothing is known of compiled ones."""
+    near, spread = tolerances(p)
+    nudges = 0.0, 2**-8 if p.auto else 2 * torch.finfo(p.dtype).eps
+    try:
+        with quiet():
+            sides = [Side(build(p, plain), True, False, {}) for _ in nudges]
+            for i, (_, given) in enumerate(p.steps):
+                told = [
+                    side.run(((i, *arguments(given, p.dtype, i, nudge), given.n, given.flag), {}))
+                    for side, nudge in zip(sides, nudges, strict=True)
+                ]
+                alike(*told, *near, f"step {i}", spread=spread)
+    except AssertionError as error:
+        return "not close" in str(error)
+    return False
 
 
 def eagerly(p):
@@ -791,6 +827,8 @@ def failure(p):
     try:
         check(p)
     except Exception as error:
+        if "not close" in str(error) and unstable(p):
+            return ""
         return f"{'' if isinstance(error, AssertionError) else type(error).__name__ + ' '}{error}" or "?"
     return ""
 
