@@ -756,3 +756,39 @@ def test_ops_without_a_derivative_of_eagers(name):
                     outcomes.append(str(error))
     torch.testing.assert_close([o for o in outcomes[6:] if not isinstance(o, str)], [o for o in outcomes[:6] if not isinstance(o, str)], **F32)
     assert [o for o in outcomes[6:] if isinstance(o, str)] == [o for o in outcomes[:6] if isinstance(o, str)]
+
+
+VIEWED = {
+    "view": lambda x: x.view(-1),
+    "flattened": lambda x: torch.flatten(x)[1:],
+    "turned": lambda x: x.t()[0],
+    "split": lambda x: x.split(1)[0].unbind(-1)[1],
+    "copied": lambda x: x.t().reshape(-1),
+    "detached": lambda x: x.detach()[0],
+}
+
+
+@pytest.mark.parametrize("order", ["111000", "000111", "010101"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", VIEWED)
+def test_views_made_without_grad_mode(name, dynamic, order):
+    """One of a leaf requires a gradient, but not one of a leaf that is itself a view of something that requires none."""
+
+    def fn(x, w):
+        with torch.no_grad():
+            v = VIEWED[name](x)
+        return (v * 2).sin() * v, v.sum() * w
+
+    compiled = ccompile.compile(fn, dynamic=dynamic)
+    for i, viewed in enumerate(order):
+        seen = []
+        for f in (fn, compiled):
+            torch.manual_seed(i)
+            x, w = torch.randn(2 + i % 4, 3), torch.ones(1, requires_grad=True)
+            x = (torch.cat([x, x])[: len(x)] if viewed == "1" else x).requires_grad_()
+            y, z = f(x, w)
+            z.sum().backward()
+            seen.append(([y.detach(), z.detach(), w.grad], y.requires_grad, z.requires_grad, x.grad))
+        torch.testing.assert_close(seen[0][0], seen[1][0])
+        assert seen[0][1:] == seen[1][1:]
+    assert EAGER or not [e for e in ccompile.events() if e.kind == "verify" and "rules gave" in e.text]

@@ -282,9 +282,11 @@ CcGraph *cc_derive_graph(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
     return ok ? d.graph : NULL;
 }
 
+/* a: derived. It may require a gradient where torch's does not: that of a view which was made without grad mode depends
+ * on the base of its operand (lacks_gradient in rec/node.c). */
 static bool same_value(const CcType *a, const CcType *b, bool grad) {
     if (a->ndim < 0 || b->ndim < 0) return a->ndim < 0 && b->ndim < 0;
-    return same_type(a, b) && (!grad || a->requires_grad == b->requires_grad);
+    return same_type(a, b) && (!grad || a->requires_grad >= b->requires_grad);
 }
 
 /* For each value: whether a node or the front end reads it. */

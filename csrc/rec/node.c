@@ -457,6 +457,21 @@ static bool comparable(const CcRec *rec, const CcCallSpec *spec, const CcType *t
     return plain;
 }
 
+/* Without grad mode, a view requires a gradient if the base of its operand does, which no guard tells: x[:1] of zeros
+ * may have got its requires_grad later. Calls with other operands would have a result that requires one. */
+static bool lacks_gradient(const CcCallSpec *spec, PyObject *result, const CcType *types, int n_out) {
+    if (cc_mode_grad_now() || spec->bound == NULL || !cc_op_is_view(spec->bound->op) ||
+        spec->bound->op == CC_OP_detach || n_out == 0 || types[0].requires_grad || !cc_tens_is(spec->in[0]) ||
+        !cc_tens_requires_grad(spec->in[0]))
+        return false;
+    PyObject *first = cc_tens_is(result) ? result : PySequence_Fast_GET_ITEM(result, 0);
+    PyObject *is = PyObject_CallMethod(first, "_is_view", NULL);
+    const bool view = is == Py_True; /* reshape: not a copy */
+    Py_XDECREF(is);
+    cc_raised_clear();
+    return view;
+}
+
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     CcType types[MAX_RESULTS];
     bool sequence = false;
@@ -470,6 +485,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     }
     if (hooked(rec, types, n_out)) return cc_rec_poison(rec, act, CC_R_ORDER, "hooks of saved tensors");
     if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_STRANDS, spec->name);
+    if (lacks_gradient(spec, result, types, n_out))
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "a view of a view, whose base requires no gradient");
     const int out = keyword(spec, "out");
     if (out >= 0 && resized(rec, spec->in[out]))
         return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "a tensor given as out= is resized");
