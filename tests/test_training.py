@@ -792,3 +792,71 @@ def test_views_made_without_grad_mode(name, dynamic, order):
         torch.testing.assert_close(seen[0][0], seen[1][0])
         assert seen[0][1:] == seen[1][1:]
     assert EAGER or not [e for e in ccompile.events() if e.kind == "verify" and "rules gave" in e.text]
+
+
+READ_AGAIN = {  # derivatives that read the op's result
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "softmax": lambda h: h.softmax(-1),
+    "power": lambda h: (h.abs() + 1) ** h,
+    "norm": lambda h: (h + 0.3).norm(dim=-1),
+    "cumprod": lambda h: (h + 2).cumprod(-1),
+    "in_place": lambda h: (h * 1).sigmoid_(),
+    "two": lambda h: (h.tanh(), h.exp()),
+    "view": lambda h: h.tanh().t(),
+    "with_its_view": lambda h: (lambda t: (t, t[0]))(h.sigmoid()),
+    "operand": lambda h: h.sin() * 2,
+}
+
+
+def hooked(y, first, x):
+    seen = []
+    y.register_hook(lambda g: (seen.append(g.detach().clone()), g * 2)[1])
+    first().square().sum().backward()
+    return [*seen, x.grad]
+
+
+def retained(y, first, x):
+    y.retain_grad()
+    first().square().sum().backward()
+    return [y.grad, x.grad]
+
+
+def asked(y, first, x):
+    return torch.autograd.grad(first().square().sum(), [y, x])
+
+
+def three_times(y, first, x):
+    seen = []
+    y.register_hook(lambda g: (seen.append(g.detach().clone()), g * 0.5)[1])
+    (second,) = torch.autograd.grad((first() * x).sum(), x, create_graph=True)
+    second.square().sum().backward()
+    return [*seen, x.grad]
+
+
+def failed_once(y, first, x):
+    g = first()
+    handle = x.register_hook(lambda g: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        g.square().sum().backward(retain_graph=True)
+    handle.remove()
+    return torch.autograd.grad(g.square().sum(), [y, x])
+
+
+@pytest.mark.parametrize("how", [hooked, retained, asked, three_times, failed_once])
+@pytest.mark.parametrize("name", READ_AGAIN)
+def test_second_derivatives_go_through_results(name, how):
+    """create_graph=True: what eager computes from a result is seen, and changed, by the result's hooks."""
+
+    def f(x):
+        return READ_AGAIN[name]((x * 2).sin() * x + 0.1 * x)
+
+    fn = ccompile.compile(f)
+    for i in range(3):
+        both = []
+        for g in (f, fn):
+            x = inputs(seed=i)[1]
+            ys = differentiable(g(x))
+            loss = sum(y.square().sum() for y in ys)
+            both.append(list(how(ys[0], lambda loss=loss, x=x: torch.autograd.grad(loss, x, create_graph=True)[0], x)))
+        close(*both, "derivative", {"rtol": 1e-8, "atol": 1e-9})

@@ -85,6 +85,12 @@ void cc_staged_drop(PyObject **value, int n); /* drops the references, and frees
 /* ---- turns.c ---- */
 void cc_turns_order(const CcTraining *t, Stage *s); /* sorts `diff` */
 
+/* ---- rejoin.c: second derivatives that eager computes through a result ---- */
+/* Puts aliases of the tensors in their places. NULL with an error set; else what cc_rejoin_hand_on takes. */
+CC_MUST CC_NEW PyObject *cc_rejoin_aliases(PyObject **in, int n_in, PyObject *const *y, int n_y);
+/* The gradient of this result, computed again from the aliases, is from now on y[at]'s. 0, or -1 with an error set. */
+CC_MUST int cc_rejoin_hand_on(PyObject *handed, int at, PyObject *result);
+
 /* ---- torchgrad.c: a stage's gradients as torch computes them from its recorded nodes ---- */
 void cc_torchgrad_plan(const CcTraining *t, Stage *s); /* which inputs it needs, given joint.saved */
 /* Adds an object that nodes take, NULL if it does not exist, to the run's sources. 0, or -1 with an error set. */

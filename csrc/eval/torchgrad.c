@@ -116,19 +116,58 @@ static PyObject *find_input(const Run *run, const Stage *s, PyObject *const *sav
     return NULL;
 }
 
-static int find_inputs(const Run *run, const Stage *s, PyObject *const *saved, PyObject **value) {
-    PyObject *kept = s->kept.n > 0 ? PyObject_GetAttrString(saved[s->keeper], KEPT) : NULL;
-    int status = s->kept.n > 0 && kept == NULL ? -1 : 0;
-    for (int k = 0; k < s->cut->in.n && status == 0; k++) {
-        PyObject *in = find_input(run, s, saved, kept, k), *alias = in;
-        if (in != NULL && cc_tens_requires_grad(in)) {
-            alias = PyObject_CallMethod(in, "view_as", "O", in);
-            Py_DECREF(in);
-        }
-        value[s->cut->in.at[k]] = alias;
-        if (alias == NULL) status = -1;
+/* One gradient that torch computes. */
+typedef struct Again {
+    PyObject *const *saved, *const *given;
+    bool create;      /* it will be differentiated */
+    PyObject **value; /* [value of the graph] */
+    PyObject *handed; /* for rejoin.c; NULL: no gradient is handed on */
+} Again;
+
+/* The stage's results that the backward reads, and that have a gradient: [output] index into `saved`; -1: not one. */
+static int read_result(const Run *run, const Stage *s, const Again *a, int k) {
+    const int v = s->cut->out.at[k];
+    return a->given[k] != Py_None && cc_rules_needs(run->training->graph, v) ? index_of(s->joint, v) : -1;
+}
+
+static int make_aliases(const Run *run, const Stage *s, Again *a, PyObject **in, int n) {
+    PyObject **y = cc_mem_get(sizeof *y * ((size_t)s->cut->out.n + 1));
+    int n_y = 0, status = 0;
+    for (int k = 0; a->create && k < s->cut->out.n; k++)
+        if (read_result(run, s, a, k) >= 0) y[n_y++] = a->saved[read_result(run, s, a, k)];
+    if (n_y > 0) a->handed = cc_rejoin_aliases(in, n, y, n_y);
+    if (n_y > 0 && a->handed == NULL) status = -1;
+    for (int i = 0; n_y == 0 && status == 0 && i < n; i++) {
+        Py_SETREF(in[i], PyObject_CallMethod(in[i], "view_as", "O", in[i]));
+        if (in[i] == NULL) status = -1;
     }
+    free(y);
+    return status;
+}
+
+static int find_inputs(const Run *run, const Stage *s, Again *a) {
+    PyObject *kept = s->kept.n > 0 ? PyObject_GetAttrString(a->saved[s->keeper], KEPT) : NULL;
+    PyObject **in = cc_mem_get(sizeof *in * ((size_t)s->cut->in.n + 1));
+    int status = s->kept.n > 0 && kept == NULL ? -1 : 0, n = 0;
+    for (int k = 0; k < s->cut->in.n && status == 0; k++) {
+        PyObject *o = find_input(run, s, a->saved, kept, k);
+        if (o == NULL) status = -1;
+        else if (cc_tens_requires_grad(o)) in[n++] = o;
+        else a->value[s->cut->in.at[k]] = o;
+    }
+    if (status == 0) status = make_aliases(run, s, a, in, n);
+    for (int k = 0, i = 0; k < s->cut->in.n && i < n; k++)
+        if (a->value[s->cut->in.at[k]] == NULL) a->value[s->cut->in.at[k]] = in[i++];
+    free(in);
     Py_XDECREF(kept);
+    return status;
+}
+
+/* The results that torch has computed again stand for those that it was given, from now on. */
+static int hand_on(const Run *run, const Stage *s, const Again *a) {
+    int at = 0, status = 0;
+    for (int k = 0; a->handed != NULL && status == 0 && k < s->cut->out.n; k++)
+        if (read_result(run, s, a, k) >= 0) status = cc_rejoin_hand_on(a->handed, at++, a->value[s->cut->out.at[k]]);
     return status;
 }
 
@@ -184,7 +223,8 @@ static int find_sources(const Run *run, const Stage *s, PyObject *const *value, 
 
 /* Runs the stage's recorded nodes by torch, on aliases of its inputs: gradients with respect to an alias are partial
  * derivatives, even if one input was computed from another. */
-static int repeat_nodes(Run *run, PyObject *const *saved, PyObject **value) {
+static int repeat_nodes(Run *run, Again *a) {
+    PyObject **value = a->value;
     CcTraining *t = run->training;
     const Stage *s = &t->stage.at[run->stage];
     if (!t->open) {
@@ -202,7 +242,7 @@ static int repeat_nodes(Run *run, PyObject *const *saved, PyObject **value) {
     CcShape shape = {.graph = t->graph};
     CcSegmentHost segment;
     const CcHost h = cc_segment_host(&segment, t->trace, &shape, &x);
-    int status = find_inputs(run, s, saved, value);
+    int status = find_inputs(run, s, a);
     if (status == 0) status = find_sources(run, s, value, x.gv);
     for (int i = 0; i < t->trace->input.n; i++) x.gv[t->trace->input.at[i]] = value[t->trace->input_value.at[i]];
     for (int i = 0; i < t->trace->symbol.n; i++) x.symbol[i] = run->symbol.n > 0 ? run->symbol.at[i] : NULL;
@@ -220,12 +260,12 @@ static int repeat_nodes(Run *run, PyObject *const *saved, PyObject **value) {
 }
 
 /* The same under the ambient state of the forward: grad mode is on, and autocast may be. */
-static int repeat_as_then(Run *run, PyObject *const *saved, PyObject **value) {
+static int repeat_as_then(Run *run, Again *a) {
     CcMode now;
     PyObject *type, *error, *trace;
     cc_mode_read(&now);
     cc_mode_restore(&run->mode);
-    const int status = repeat_nodes(run, saved, value);
+    const int status = repeat_nodes(run, a);
     PyErr_Fetch(&type, &error, &trace);
     cc_mode_restore(&now);
     PyErr_Restore(type, error, trace);
@@ -251,14 +291,15 @@ int cc_torchgrad_make(Run *run, PyObject *const *saved, PyObject *const *given, 
     const int n_val = run->training->graph->val.n;
     PyObject **value = cc_mem_get(sizeof *value * ((size_t)n_val + 1));
     PyObject *outputs = PyList_New(0), *inputs = PyList_New(0), *grads = PyList_New(0), *r = NULL;
-    PyObject *create = cc_mode_grad_now() ? Py_True : Py_False;
-    int status = outputs != NULL && inputs != NULL && grads != NULL ? repeat_as_then(run, saved, value) : -1;
+    Again a = {.saved = saved, .given = given, .create = cc_mode_grad_now(), .value = value};
+    int status = outputs != NULL && inputs != NULL && grads != NULL ? repeat_as_then(run, &a) : -1;
     for (int k = 0; status == 0 && k < s->cut->out.n; k++)
         if (given[k] != Py_None && (push(outputs, value[s->cut->out.at[k]]) < 0 || push(grads, given[k]) < 0))
             status = -1;
     for (int i = 0; status == 0 && i < s->diff.n; i++)
         if (wanted[i] && push(inputs, value[s->cut->in.at[s->diff.at[i]]]) < 0) status = -1;
-    if (status == 0) r = differentiate(outputs, inputs, grads, create);
+    if (status == 0) r = differentiate(outputs, inputs, grads, a.create ? Py_True : Py_False);
+    if (r != NULL && hand_on(run, s, &a) < 0) Py_CLEAR(r);
     for (int i = 0, at = 0; r != NULL && i < s->diff.n; i++) {
         PyObject *o = wanted[i] ? PyTuple_GET_ITEM(r, at++) : Py_None;
         grad[i] = o == Py_None ? NULL : Py_NewRef(o);
@@ -268,6 +309,7 @@ int cc_torchgrad_make(Run *run, PyObject *const *saved, PyObject *const *given, 
     Py_XDECREF(outputs);
     Py_XDECREF(inputs);
     Py_XDECREF(grads);
+    Py_XDECREF(a.handed);
     cc_staged_drop(value, n_val);
     return status;
 }
