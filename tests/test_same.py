@@ -2,9 +2,12 @@
 iteration or identity. Each case is recorded with one value, then called with another and with the first again."""
 
 import collections
+import dataclasses
+import io
 import math
 import operator
 import types
+import typing
 
 import ccompile
 import numpy as np
@@ -451,3 +454,78 @@ def test_tensors_that_no_guard_describes(first, second, order):
             p = torch.ones(2, requires_grad=True)
             p.grad = first()
             assert compiled(p, second() if replaced else None) == (not replaced, bool(replaced))
+
+
+# ---- annotations that hold an object of the call -----------------------------------------------------------------------
+
+
+@ccompile.disable
+def brk():
+    pass
+
+
+def listed(o):
+    a = list[o]
+    brk()
+    return a.__args__[0] is o
+
+
+def in_a_union(o):
+    a = int | list[o]
+    brk()
+    return a.__args__[1].__args__[0] is o
+
+
+def parameters():
+    t = typing.TypeVar("T")
+    a = list[t]
+    brk()
+    return a.__parameters__ == (t,), a == list[t]
+
+
+def parameters_of_a_union():
+    t = typing.TypeVar("T")
+    brk()
+    return list[int | list[t]].__parameters__ == (t,)
+
+
+def parameters_of_a_dataclass():
+    t = typing.TypeVar("T")
+
+    @dataclasses.dataclass
+    class Pair(typing.Generic[t]):
+        x: t
+
+    brk()
+    return Pair.__parameters__ == (t,), Pair[int](3).x, dataclasses.fields(Pair)[0].type is t
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("make", [Plain, io.StringIO, object, lambda: [1], lambda: typing.TypeVar("T"), lambda: int], ids=str)
+@pytest.mark.parametrize("fn", [listed, in_a_union])
+def test_annotations_of_an_argument(fn, make):
+    call = ccompile.compile(fn)
+    for _ in range(4):
+        o = make()
+        assert call(o) == fn(o) is True
+
+
+@pytest.mark.parametrize("fn", [parameters, parameters_of_a_union, parameters_of_a_dataclass])
+def test_annotations_of_a_variable(fn):
+    call = ccompile.compile(fn)
+    for _ in range(4):
+        assert call() == fn()
+
+
+def test_an_annotation_of_types_costs_no_hits():
+    def fn(x):
+        a = dict[str, int | None]
+        return x + len(a.__args__)
+
+    call, x = ccompile.compile(fn), torch.ones(2)
+    for _ in range(2):
+        call(x)
+    assert hits(lambda: call(x)).tolist() == [3, 3]

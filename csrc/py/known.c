@@ -48,6 +48,12 @@ PyTypeObject *cc_known_type(CcKnown id) {
     return found[id];
 }
 
+bool cc_known_typing(const PyTypeObject *type) {
+    for (int id = CC_KNOWN_TYPE_VAR; id <= CC_KNOWN_FORWARD_REF; id++)
+        if (type == cc_known_type((CcKnown)id)) return true;
+    return false;
+}
+
 bool cc_known_number(const PyTypeObject *type) {
     for (int id = CC_KNOWN_FLOAT64; id <= CC_KNOWN_BOOL; id++)
         if (type == cc_known_type((CcKnown)id)) return true;

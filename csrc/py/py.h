@@ -239,6 +239,7 @@ typedef enum CcKnown {
 PyTypeObject *cc_known_type(CcKnown id); /* NULL: nobody has imported its module */
 static inline bool cc_known_is(PyObject *o, CcKnown id) { return Py_TYPE(o) == cc_known_type(id); }
 bool cc_known_number(const PyTypeObject *type); /* one of numpy's */
+bool cc_known_typing(const PyTypeObject *type); /* a TypeVar and its kin */
 
 /* ------------------------------------------------------------------ suspended generators (generator.c) */
 

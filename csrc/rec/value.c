@@ -23,7 +23,7 @@ static bool pybind_enum(PyTypeObject *t) {
 
 static bool typing_form(PyTypeObject *t) {
     PyTypeObject *base = cc_known_type(CC_KNOWN_TYPING_FORM);
-    return base != NULL && PyType_IsSubtype(t, base);
+    return cc_known_typing(t) || (base != NULL && PyType_IsSubtype(t, base));
 }
 
 /* Not tuples: they have an identity and may hold objects that are not constant. */
@@ -39,8 +39,8 @@ static bool identity_type(PyTypeObject *t) {
     return PyType_FastSubclass(t, Py_TPFLAGS_TYPE_SUBCLASS) || PyType_IsSubtype(t, &PyModule_Type) ||
            t == &PyFunction_Type || t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type ||
            t == &PyMemberDescr_Type || t == &PyCode_Type || t == &PyProperty_Type || t == &PyClassMethod_Type ||
-           t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type || t == &PyContextVar_Type ||
-           annotation_type(t) || cc_cache_type(t) || typing_form(t) || pybind_enum(t);
+           t == &PyStaticMethod_Type || t == &PyClassMethodDescr_Type || t == &PyContextVar_Type || cc_cache_type(t) ||
+           typing_form(t) || pybind_enum(t);
 }
 
 enum { CONSTANT = 1, IDENTITY = 2, BUILTIN = 4, NUMPY = 8, KEYS = 16, VALUES = 32, ITEMS = 64 };
@@ -67,8 +67,22 @@ bool cc_value_wraps(PyObject *o) {
     return Py_IS_TYPE(o, &PyProperty_Type) || Py_IS_TYPE(o, &PyClassMethod_Type) || Py_IS_TYPE(o, &PyStaticMethod_Type);
 }
 
+/* list[o] is the same object in each call only if o is. */
+static bool annotates_with_same(PyObject *o) {
+    static PyObject *name;
+    if (name == NULL) name = cc_obj_intern("__args__");
+    PyObject *args = PyObject_GenericGetAttr(o, name); /* a slot: no code runs */
+    bool same = args != NULL && PyTuple_CheckExact(args);
+    for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(args); i++)
+        same = cc_value_const(PyTuple_GET_ITEM(args, i)) || cc_value_ident(PyTuple_GET_ITEM(args, i));
+    Py_XDECREF(args);
+    if (args == NULL) cc_raised_clear();
+    return same;
+}
+
 bool cc_value_ident(PyObject *o) {
     const unsigned facts = facts_of(o);
+    if (annotation_type(Py_TYPE(o))) return annotates_with_same(o);
     if (facts & IDENTITY || cc_known_is((PyObject *)Py_TYPE(o), CC_KNOWN_ENUM_META)) return true;
     if (!(facts & BUILTIN)) return false;
     PyObject *self = PyCFunction_GET_SELF(o);
