@@ -29,7 +29,7 @@ static CcType with_dim(const CcType *t, int dim) {
 static CcType without_dim(const CcType *t, int dim) {
     CcType out = *t;
     out.ndim--;
-    for (int d = dim; d < out.ndim; d++) out.size[d] = t->size[d + 1];
+    for (int d = 0; d < out.ndim; d++) out.size[d] = t->size[d + (d >= dim)];
     cc_type_make_contiguous(&out);
     return out;
 }
