@@ -71,10 +71,12 @@ def environment(version: str) -> str | None:
 
 
 def build(python: str, version: str) -> Path:
-    """Compiles the package for this interpreter into a folder of its own."""
+    """Compiles the package for this interpreter into a folder of its own, with what it says about itself (entry points)."""
     folder = ROOT / f"build/matrix-{version}"
+    folder.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "CCOMPILE_TEST_EXT": "1"}
-    subprocess.run([python, "setup.py", "-q", "build", "--build-lib", str(folder)], check=True, cwd=ROOT, env=env)
+    command = [python, "setup.py", "-q", "build", "--build-lib", str(folder), "egg_info", "--egg-base", str(folder)]
+    subprocess.run(command, check=True, cwd=ROOT, env=env)
     return folder
 
 

@@ -15,12 +15,12 @@ def t(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def steps(fn, *args):
+def steps(fn, *args, **close):
     """The plan's steps, without what they drop; and the values are eager's."""
     with torch.no_grad():
         compiled = ccompile.compile(fn)
         for _ in range(3):
-            torch.testing.assert_close(compiled(*args), fn(*args))
+            torch.testing.assert_close(compiled(*args), fn(*args), **close)
     plan = compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
     return [" ".join(word.split("#")[0] for word in line.split(" drop")[0].split()[1:] if word != "narrowed") for line in plan.splitlines() if line[:1].isdigit()]
 
@@ -121,11 +121,11 @@ def test_only_a_row_of_it_is_wanted():
 
 
 def test_only_a_row_of_what_is_cast_is_wanted():
-    """The tensor that says the dtype has other sizes and is not read."""
+    """The tensor that says the dtype has other sizes and is not read. The result is f64, but has f32's rounding: BLAS libraries differ."""
     def fn(x, w, like):
         return torch.nn.functional.linear(x, w).type_as(like)[:, 5] * 2
 
-    assert not any(step.startswith("host") for step in steps(fn, t(2, 6, 16), t(16, 16), t(2, 3, 16).double()))
+    assert not any(step.startswith("host") for step in steps(fn, t(2, 6, 16), t(16, 16), t(2, 3, 16).double(), rtol=1.3e-6, atol=1e-5))
 
 
 def written_view(x):

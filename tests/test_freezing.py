@@ -296,7 +296,7 @@ def test_activations_are_not_frozen():
     with torch.no_grad():
         for _ in range(4):
             a, b = torch.randn(32, 64), torch.randn(32, 64)
-            alike(model(a, b), compiled(a, b), path="call")
+            alike(model(a, b), compiled(a, b), path="call", spread=1e-6)  # sums that cancel
     graph = compiled_of(compiled).report()["entries"][0]["segments"][0]["graph_text"]
     frozen = [line for line in graph.splitlines() if "frozen" in line]
     assert len(frozen) == 1 and "f32[64,32]" in frozen[0], graph
