@@ -1,4 +1,4 @@
-# make demo | test | matrix | test-gpu | test-libraries | test-sanitizers | wheel | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | build | clean
+# make demo | test | matrix | test-gpu | test-libraries | test-sanitizers | wheel | lint | bench | bench-tables | bench-libraries | bench-training | bench-optimisers | bench-overhead | bench-guards | bench-compile | notebooks | bench-products | bench-convolutions | build | clean
 # Each target sets up what it needs in $(VENV); later runs reuse it.
 # PYTHON: the CPython that creates $(VENV). PYTEST_ARGS: additional pytest arguments.
 
@@ -27,7 +27,7 @@ export PYTHONPATH := python:$(PYTHONPATH)
 endif
 INPUTS := setup.py pyproject.toml $(wildcard csrc/*/*.c csrc/*/*.h csrc/*/*.def csrc/*/*.inc)
 
-.PHONY: demo test matrix test-gpu test-libraries test-sanitizers wheel bench-tables bench-gpu bench-libraries test-frames test-cpython test-pytorch test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products build clean distclean
+.PHONY: demo test matrix test-gpu test-libraries test-sanitizers wheel bench-tables bench-gpu bench-libraries test-frames test-cpython test-pytorch test-faults test-no-memory test-main lint bench bench-training bench-optimisers bench-overhead bench-guards bench-compile notebooks bench-products bench-convolutions build clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -137,6 +137,9 @@ bench-guards: $(BUILT)
 
 bench-products: $(BUILT)
 	$(PY) benchmarks/bench_products.py $(BENCH_ARGS)
+
+bench-convolutions: $(BUILT)
+	$(PY) benchmarks/bench_convolutions.py $(BENCH_ARGS)
 
 bench-compile: $(BUILT)
 	$(PY) benchmarks/bench_compile.py $(BENCH_ARGS)
