@@ -504,7 +504,17 @@ class Plain:
     pass
 
 
-@pytest.mark.parametrize("make", [Plain, io.StringIO, object, lambda: [1], lambda: typing.TypeVar("T"), lambda: int], ids=str)
+MAKES = {
+    "plain": Plain,
+    "file": io.StringIO,
+    "object": object,
+    "list": lambda: [1],
+    "type_var": lambda: typing.TypeVar("T"),
+    "class": lambda: int,
+}
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize("fn", [listed, in_a_union])
 def test_annotations_of_an_argument(fn, make):
     call = ccompile.compile(fn)
