@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -138,15 +137,10 @@ def nvrtc() -> str | None:
 
 
 def libraries() -> tuple[str | None, str | None]:
-    import importlib.util
+    """llvmlite's and oneDNN's, where the package finds them."""
+    from ccompile import _setup
 
-    spec = importlib.util.find_spec("llvmlite")
-    llvm = None
-    if spec and spec.origin:
-        path = Path(spec.origin).parent / "binding" / "libllvmlite.so"
-        llvm = str(path) if path.exists() else None
-    lib = Path(sysconfig.get_paths()["data"]) / "lib" / "libdnnl.so.3"
-    return llvm, str(lib) if lib.exists() else None
+    return _setup.find_llvmlite(), _setup.find_onednn()
 
 
 def load(path: Path) -> c.CDLL:
