@@ -3,7 +3,10 @@
 import collections
 import dataclasses
 import enum
+import functools
+import logging
 import math
+import re
 import types
 
 import torch
@@ -581,3 +584,81 @@ def overlapping(x):
 
 def recursive(x, n):
     return x if n == 0 else recursive(x * 2 + n, n - 1)
+
+
+def varying(make):
+    """Arguments whose number differs in each call."""
+    n = [0]
+
+    def args():
+        n[0] += 1
+        return t(3), make(n[0])
+
+    return args
+
+
+@functools.lru_cache
+def shared_pattern(n):
+    return re.compile("a" * n)
+
+
+def raises_in(fn):
+    def run(x, o):
+        try:
+            made = fn(o)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as e:
+            made = type(e)
+        return made, x + 1
+
+    return run
+
+
+# Arguments that also come out of a library function or a cache, texts of what holds objects, and calls that raise
+CASES.update(
+    {
+        "content-logger": tensor_arg(
+            lambda x, o: (o is logging.getLogger("cc.a"), x + 1),
+            lambda: (t(3), logging.getLogger("cc.a")),
+            lambda: (t(3), logging.getLogger("cc.b")),
+        ),
+        "content-pattern": tensor_arg(
+            lambda x, o: (o is re.compile("a"), x + 1),
+            lambda: (t(3), re.compile("a")),
+            lambda: (t(3), re.compile("b")),
+        ),
+        "content-pattern-equal": tensor_arg(
+            lambda x, o: (o == re.compile("a"), x + 1),
+            lambda: (t(3), re.compile("a")),
+            lambda: (t(3), re.compile("b")),
+            hit=False,
+        ),
+        "content-cached": tensor_arg(
+            lambda x, o: (o is shared_pattern(1), x + 1),
+            lambda: (t(3), shared_pattern(1)),
+            lambda: (t(3), shared_pattern(2)),
+        ),
+        "content-factory-text": tensor_arg(
+            lambda x, o: (f"{o}", x + 1),
+            lambda: (t(3), collections.defaultdict(int, a=1)),
+            lambda: (t(3), collections.defaultdict(list, a=1)),
+        ),
+        "content-factory-union": tensor_arg(
+            lambda x, o: ((o | {1: 2}).default_factory, repr({1: 2} | o), x + 1),
+            lambda: (t(3), collections.defaultdict(int, a=1)),
+            lambda: (t(3), collections.defaultdict(list, a=1)),
+            hit=False,
+        ),
+        "content-format-mapping": lambda: Case(
+            lambda x, o: ("%(a)s" % o, x + 1), args=varying(lambda n: collections.ChainMap({"a": n})), hit=False
+        ),
+        "content-unhashable": tensor_arg(
+            raises_in(lambda o: {o: 1}), lambda: (t(3), (1, [2])), lambda: (t(3), (1, 2)), hit=False
+        ),
+        "content-raising-number": lambda: Case(
+            raises_in(torch.tensor), args=varying(lambda n: 2**70 if n == 4 else n), hit=False
+        ),
+        "content-raising-data": tensor_arg(
+            raises_in(torch.tensor), lambda: (t(3), [2**70]), lambda: (t(3), [3]), hit=False
+        ),
+    }
+)

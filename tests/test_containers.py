@@ -4,6 +4,7 @@ write, and iterators that are suspended at breaks."""
 import collections
 import heapq  # noqa: F401 (the table's code uses it)
 import itertools  # noqa: F401
+import operator
 import random
 
 import ccompile
@@ -183,7 +184,15 @@ WALKS = (
 STEPS = (
     ["brk()"] * 2
     + ["r.append(next(it, None))"] * 3
-    + ["d[7] = 8", "d.pop(2, None)", "d[3] = 5", "d.clear()", "d[1] = brk(9)", "d.update({20: 1, 21: 2, 22: 3})", "x = x + 1"]
+    + [
+        "d[7] = 8",
+        "d.pop(2, None)",
+        "d[3] = 5",
+        "d.clear()",
+        "d[1] = brk(9)",
+        "d.update({20: 1, 21: 2, 22: 3})",
+        "x = x + 1",
+    ]
 )
 ENDS = [
     "return r + list(itertools.islice(it, 9)), d, x",
@@ -235,7 +244,9 @@ def test_walks_are_replayed(walk):
     compiled = ccompile.compile(scope["f"])
     for i in range(4):
         before = ccompile.counters()
-        assert shown(compiled(torch.ones(1), {1: 2, 2: 3, 3: 4})) == shown(scope["f"](torch.ones(1), {1: 2, 2: 3, 3: 4}))
+        assert shown(compiled(torch.ones(1), {1: 2, 2: 3, 3: 4})) == shown(
+            scope["f"](torch.ones(1), {1: 2, 2: 3, 3: 4})
+        )
         after = ccompile.counters()
         if i > 1:
             assert after.get("recording", 0) == before.get("recording", 0)
@@ -350,3 +361,46 @@ def test_a_generator_that_was_renamed():
     for _ in range(4):
         g, _ = compiled(torch.ones(1))
         assert (g.__name__, g.__qualname__, next(g)) == ("another", "another", 2)
+
+
+FILLING = [
+    "'ab'.translate(d)",
+    "'%(k)s' % d",
+    "'%(k)s' % o['d']",
+    "operator.mod('%(k)s', d)",
+    "str.__mod__('%(k)s', d)",
+    "'{k}'.format_map(d)",
+    "'{0[k]} {1[d][k]}'.format(d, o)",
+]
+
+
+@pytest.mark.parametrize("use", FILLING)
+def test_items_that_c_code_stores_in_a_defaultdict(use):
+    space = {"operator": operator}
+    exec(f"def f(x, d, o):\n    return {use}, x + 1", space)
+    compiled = ccompile.compile(space["f"])
+    for factory in (int, int, list, int, None):
+        seen = []
+        for fn in (space["f"], compiled):
+            d = collections.defaultdict(factory, a=1)
+            try:
+                seen.append((fn(torch.ones(1), d, {"d": d})[0], dict(d)))
+            except (KeyError, TypeError) as e:
+                seen.append((repr(e), dict(d)))
+        assert seen[0] == seen[1]
+
+
+GETTERS = ["itemgetter(1)", "itemgetter(1, 2)", "attrgetter('a')", "attrgetter('a', 'b')", "methodcaller('a')"]
+
+
+@pytest.mark.parametrize("given", ["", "1, 2", "*[1, 2, 3]", "obj=1", "**{'obj': 1}"])
+@pytest.mark.parametrize("getter", GETTERS)
+def test_errors_of_getters(getter, given):
+    space = {"operator": operator}
+    exec(
+        f"def f(x):\n    try:\n        return operator.{getter}({given}), x\n    except TypeError as e:\n        return str(e), x + 1",
+        space,
+    )
+    compiled = ccompile.compile(space["f"])
+    for _ in range(3):
+        assert compiled(torch.ones(1))[0] == space["f"](torch.ones(1))[0]

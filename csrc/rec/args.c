@@ -212,6 +212,8 @@ CcGo cc_args_read(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_CONVERTS) && c->n > 0 && c->in[0] == Py_NotImplemented)
         return stop(b, CC_R_UNKNOWN_CALL, "NotImplemented's truth, which warns");
     if (looks && cc_args_computed(b)) return stop(b, CC_R_DATA_SCALAR, name);
+    for (int i = 0; has(b, CC_TRAIT_ASKS_ITEMS) && i < c->n; i++)
+        if (cc_item_fills(b->rec, c->in[i])) return stop(b, CC_R_DIRTY_READ, "a defaultdict that C code may fill");
     if (has(b, CC_TRAIT_FIELDS) && names_attributes(c->in[0]))
         return stop(b, CC_R_UNKNOWN_CALL, "a format string that reads attributes");
     if (!has(b, CC_TRAIT_HOLDS)) pin_all(b);

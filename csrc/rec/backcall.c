@@ -498,6 +498,16 @@ static int kept(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *k
     return cc_guard_source(gs, CC_SRC_CACHED, id, NULL, 0, 0, &is_new);
 }
 
+/* An object that is the same in each call, as a guard or a function's arguments say. If it came from outside, too (a
+ * pattern or a logger that the caller has), then that must be the same one. */
+static void constant(CcRec *rec, PyObject *o) {
+    const CcOrigin origin = cc_value_origin(rec, o);
+    if (cc_value_const(o) || cc_value_ident(o) || (origin != CC_O_UNKNOWN && origin != CC_O_SOURCE)) return;
+    const int id = cc_value_const_source(rec, o);
+    CcGuards *gs = &rec->trace->guards;
+    if (id >= 0 && gs->g.at[id].source != CC_SRC_CONST) cc_guard_add_check(gs, id, CC_CHK_IDENT, o, -1);
+}
+
 /* A cached function is not recorded: in eager, too, it runs once per set of arguments while the cache keeps the result.
  * A replay checks that the cache still has the same result, and then calls the function as well, which updates the hit
  * count and the order of use. A cached tensor is a break: a trace must not keep it alive. */
@@ -528,7 +538,7 @@ CcGo cc_backcall_cache(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObjec
         cc_guard_check(gs, id, CC_CHK_VALUE, ev->result);
     } else {
         cc_guard_check(gs, id, CC_CHK_IDENT, ev->result);
-        if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_const_source(rec, ev->result);
+        constant(rec, ev->result);
     }
     const CcCallSpec spec = {
         .form = CC_F_CALL, .target = f, .kwnames = kwnames, .in = in, .n = n, .name = "a cached function"};
@@ -570,8 +580,8 @@ void cc_backcall_made(CcRec *rec, PyObject *o) {
             cc_backcall_made(rec, value);
         }
         cc_value_fresh(rec, o);
-    } else if (!cc_value_const(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN) {
-        cc_value_const_source(rec, o);
+    } else {
+        constant(rec, o);
     }
 }
 

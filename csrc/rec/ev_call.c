@@ -302,10 +302,15 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
 }
 
 static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result) {
-    if (result == NULL) /* whether it raises may depend on data */
-        return cc_call_any_tensor(c, 2) && t->cls != CC_T_META
-                   ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
-                   : CC_OK;
+    if (result == NULL) { /* whether it raises may depend on data, or on the sizes and numbers that it gets */
+        if (cc_call_any_tensor(c, 2) && t->cls != CC_T_META)
+            return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
+        const bool data = takes_data(t) && c->n > 0 && cc_value_source(rec, c->in[0]) >= 0; /* no guard reads it */
+        for (int i = 0; i < c->n; i++)
+            if (!cc_number_settle(rec, c->in[i], 4) || (i == 0 && data && !cc_value_const(c->in[0])))
+                return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "an operation that raises");
+        return CC_OK;
+    }
     const CcRecFrame *f = cc_rec_frame(rec, act);
     switch (t->cls) {
     case CC_T_APPLY: return cc_opaque_apply_after(rec, act, c->func, result);
@@ -568,7 +573,8 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (plain_weakref(c.func) && cc_finalizers_weakref_unknown(rec, c.func))
         return rec->trace != NULL ? cc_rec_break(rec, act, CC_R_WEAK, NULL) : CC_GIVE_UP;
     if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
-    PyObject *gets = cc_backcall_getter(rec, act, c.func);
+    /* C code raises its TypeError for another number of arguments */
+    PyObject *gets = c.n == 1 && c.kwnames == NULL ? cc_backcall_getter(rec, act, c.func) : NULL;
     if (gets != NULL) {
         Py_INCREF(gets); /* a recording that is given up drops what it keeps */
         ev->result = PyObject_Vectorcall(gets, c.in, (size_t)cc_call_positional(&c), c.kwnames);

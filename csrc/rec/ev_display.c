@@ -87,8 +87,16 @@ CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     return cc_op_plain(rec, act, ev, 4);
 }
 
+/* A display raises if a key can't be hashed: a tuple's hash depends on its items. */
+static CcGo unhashable(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    for (int i = 0; i < ev->n; i += ev->arg == CC_INSN_BUILD_MAP ? 2 : 1)
+        if (PyTuple_Check(ev->in[i]) && !cc_inside_guard(rec, ev->in[i], 4))
+            return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "key");
+    return CC_OK;
+}
+
 CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    if (ev->result == NULL) return CC_OK;
+    if (ev->result == NULL) return unhashable(rec, act, ev);
     const bool hashes = ev->arg == CC_INSN_BUILD_MAP || PyAnySet_Check(ev->result);
     for (int i = 0; i < ev->n; i += ev->arg == CC_INSN_BUILD_MAP ? 2 : 1) {
         if (hashes || PyUnicode_Check(ev->result)) cc_sym_settle(rec, ev->in[i], 3);

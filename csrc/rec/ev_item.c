@@ -147,6 +147,14 @@ bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key) {
     return missing != NULL && !PyFunction_Check(missing) && lookup(act, dict, key) == NULL;
 }
 
+static bool fills_visit(void *ctx, PyObject *o, int depth) {
+    PyObject *missing = o != NULL && PyDict_Check(o) ? missing_of(o) : NULL;
+    return (missing != NULL && !PyFunction_Check(missing)) ||
+           (o != NULL && depth > 0 && cc_number_any(ctx, o, fills_visit, ctx, depth - 1));
+}
+
+bool cc_item_fills(CcRec *rec, PyObject *o) { return fills_visit(rec, o, 3); }
+
 /* A defaultdict from outside makes an item and stores it: the factory's call is recorded, the store is an effect. */
 static CcGo make_item(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *missing) {
     PyObject *o = ev->in[0], *name = cc_obj_intern("default_factory");

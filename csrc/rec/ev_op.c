@@ -120,6 +120,17 @@ static bool python_operand(CcRec *rec, const CcEvent *ev) {
 
 static bool is_number(PyObject *o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); }
 
+/* "%(name)s" % mapping */
+static bool names_items(const CcEvent *ev) {
+    PyObject *text = ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER ? ev->in[0] : NULL;
+    const char *s = text == NULL            ? NULL
+                    : PyUnicode_Check(text) ? PyUnicode_AsUTF8(text)
+                    : PyBytes_Check(text)   ? PyBytes_AS_STRING(text)
+                                            : NULL;
+    if (s == NULL) cc_raised_clear();
+    return s != NULL && strstr(s, "%(") != NULL;
+}
+
 CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = cc_sym_operator(rec, act, ev);
     if (go != CC_OK) return go;
@@ -148,6 +159,8 @@ CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
                    ? CC_OK
                    : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "comparison");
     }
+    if (names_items(ev) && cc_item_fills(rec, ev->in[1]))
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, "a defaultdict that formatting may fill");
     return cc_op_plain(rec, act, ev, 4);
 }
 

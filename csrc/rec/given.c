@@ -96,7 +96,11 @@ static void read_fact(CcRec *rec, PyObject *o, PyTypeObject *described, const ch
     if (source >= 0) cc_value_read_member(rec, source, described, text, v);
 }
 
-/* The default text of a class, its instances, and functions contains their names. */
+static void read_factory(CcRec *rec, PyObject *o) {
+    if (cc_known_is(o, CC_KNOWN_DEFAULTDICT)) read_fact(rec, o, Py_TYPE(o), "default_factory");
+}
+
+/* The default text of a class, its instances, and functions contains their names; a defaultdict's names its factory. */
 static bool text_visit(void *ctx, PyObject *o, int depth) {
     static const char *const names[] = {"__name__", "__qualname__", "__module__"};
     CcRec *rec = ctx;
@@ -107,6 +111,7 @@ static bool text_visit(void *ctx, PyObject *o, int depth) {
     for (int i = 0; named && cc_python_class((PyTypeObject *)type) && i < CC_COUNT(names); i++)
         read_fact(rec, type, &PyType_Type, names[i]);
     if (PyFunction_Check(o)) read_fact(rec, o, &PyFunction_Type, "__qualname__");
+    read_factory(rec, o);
     return depth > 0 && cc_number_any(rec, o, text_visit, rec, depth - 1);
 }
 
@@ -147,6 +152,7 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     }
     const bool text = ev->kind == CC_EV_FORMAT || (ev->kind == CC_EV_BINOP && depth > 0);
     for (int i = 0; i < ev->n; i++) cc_given(rec, ev->in[i], depth);
+    for (int i = 0; ev->kind == CC_EV_BINOP && i < ev->n; i++) read_factory(rec, ev->in[i]); /* d | other */
     for (int i = 0; text && i < ev->n; i++) (void)text_visit(rec, ev->in[i], DEEP);
 }
 
@@ -168,6 +174,12 @@ static int looks_on_the_way(PyObject *o, void *arg) {
     return 0;
 }
 
+/* text % mapping: the items that the mapping's class returns become text. */
+static bool formats(const CcEvent *ev) {
+    return ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER &&
+           (PyUnicode_Check(ev->in[0]) || PyBytes_Check(ev->in[0]));
+}
+
 /* What the C code that called this frame reads of its result: __len__, a key function of sorted(), a generator under
  * max(). */
 static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
@@ -175,6 +187,7 @@ static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
                                             "__float__", "__length_hint__", "__contains__", "__eq__"};
     for (int i = 0; i < CC_COUNT(converted); i++)
         if (cc_text_is(act->co->co_name, converted[i])) return CC_LOOKS_TRUTH;
+    if (formats(ev)) return CC_LOOKS_ALL;
     Looks looks = {CC_LOOKS_NOT, 8};
     switch (ev->kind) {
     case CC_EV_CALL:
@@ -208,6 +221,9 @@ static void given_to(CcRec *rec, const CcEvent *ev, PyObject *value) {
     case CC_EV_SEND:
         if (PyGen_Check(ev->in[0])) return;
         break;
+    case CC_EV_BINOP:
+        if (formats(ev)) break;
+        return;
     default: return;
     }
     cc_given(rec, value, DEEP);

@@ -68,6 +68,8 @@ CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev);
 void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key);
 /* Reading the key makes C code store it (defaultdict). */
 bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key);
+/* o is or holds a dict for which C code stores the items that it lacks. */
+bool cc_item_fills(CcRec *rec, PyObject *o);
 
 /* ---- ev_name.c: globals, cells, closures, imports ---- */
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
