@@ -662,3 +662,20 @@ CASES.update(
         ),
     }
 )
+
+TWO = {
+    "star": lambda a, b: {*[a, b]},
+    "comprehension": lambda a, b: {v for v in (a, b)},
+    "set": lambda a, b: set([a, b]),
+}
+CASES.update(
+    {
+        f"content-members-{how}": tensor_arg(
+            lambda x, a, b, fn=fn: (len(fn(a, b)), x + 1),
+            lambda: (t(3), t(4), t(4)),
+            lambda: (t(3), *[t(4)] * 2),
+            hit=False,
+        )
+        for how, fn in TWO.items()
+    }
+)

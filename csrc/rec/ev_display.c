@@ -11,9 +11,8 @@ CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
                      : ev->arg == CC_INSN_SET_UPDATE                          ? 2
                                                                               : 0;
     if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (ev->arg == CC_INSN_MAP_ADD && !cc_value_membership(rec, ev->in[0], ev->in[1]))
+    if (keys == 1 && !cc_value_membership(rec, ev->in[0], ev->in[1]))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    if (ev->arg == CC_INSN_SET_ADD) cc_same_met(rec, ev->in[1]);
     if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
     if (ev->arg == CC_INSN_LIST_EXTEND || ev->arg == CC_INSN_SET_UPDATE || ev->arg == CC_INSN_DICT_UPDATE ||
         ev->arg == CC_INSN_DICT_MERGE) {
@@ -27,7 +26,10 @@ CcGo cc_display_update_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     const int source = cc_value_source(rec, o);
     if (ev->arg == CC_INSN_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
-    if (ev->arg == CC_INSN_SET_UPDATE) cc_same_taken(rec, ev->in[1], false);
+    if (ev->arg == CC_INSN_SET_UPDATE) {
+        cc_same_taken(rec, ev->in[1], false);
+        if (!cc_value_membership(rec, o, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
+    }
     if (source < 0 || rec->raised) return CC_OK;
     /* a break has split this comprehension or display: its container came through a slot */
     cc_value_wrote(rec, o, CC_DIRTY_ALL);
