@@ -679,3 +679,29 @@ CASES.update(
         for how, fn in TWO.items()
     }
 )
+
+
+def writes_a_view(view):
+    """Reads of another argument around a write to a view that torch makes: the memory may be the same in a later call."""
+
+    def run(a, b):
+        p = view(a)
+        before = b * 4
+        p.add_(1)
+        return p, before, b * 4
+
+    return run
+
+
+def shared():
+    a = t(3, 3)
+    return a, a
+
+
+VIEWED = {"detach": torch.Tensor.detach, "view": lambda a: a.view(-1), "t": torch.t, "part": lambda a: a[1:]}
+CASES.update(
+    {
+        f"content-shared-{how}": tensor_arg(writes_a_view(view), lambda: (t(3, 3), t(3, 3)), shared, hit=False)
+        for how, view in VIEWED.items()
+    }
+)

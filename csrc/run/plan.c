@@ -51,7 +51,7 @@ static void add_apart(Apart *a, int written, int read) {
 static void add_read(Apart *a, int written, const CcNode *reader) {
     for (int k = 0; k < reader->n_in; k++) {
         const CcOperand *o = cc_graph_operand(a->g, reader, k);
-        if (o->kind == CC_IN_VALUE) add_apart(a, written, cc_graph_base(a->g, o->value));
+        if (o->kind == CC_IN_VALUE) add_apart(a, written, cc_into_root(a->g, o->value));
     }
 }
 
@@ -59,7 +59,7 @@ static void add_read(Apart *a, int written, const CcNode *reader) {
 static void compare_with_all(Apart *a, int s, int node) {
     const CcPlan *plan = a->plan;
     const CcNode *n = &a->g->node.at[node];
-    const int written = cc_graph_base(a->g, n->out0);
+    const int written = cc_into_root(a->g, n->out0); /* a view that torch makes writes the memory of its base */
     for (int t = 0; t < plan->step.n; t++)
         for (int i = 0; i < plan->step.at[t].n_node; i++) {
             const int other = plan->step.at[t].node[i];
