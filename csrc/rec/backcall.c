@@ -499,10 +499,12 @@ static int kept(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *k
 }
 
 /* An object that is the same in each call, as a guard or a function's arguments say. If it came from outside, too (a
- * pattern or a logger that the caller has), then that must be the same one. */
+ * pattern or a logger that the caller has), then that must be the same one. A tensor from outside is one that the function
+ * was given, and differs as that does. */
 static void constant(CcRec *rec, PyObject *o) {
     const CcOrigin origin = cc_value_origin(rec, o);
     if (cc_value_const(o) || cc_value_ident(o) || (origin != CC_O_UNKNOWN && origin != CC_O_SOURCE)) return;
+    if (origin == CC_O_SOURCE && cc_tens_is(o)) return;
     const int id = cc_value_const_source(rec, o);
     CcGuards *gs = &rec->trace->guards;
     if (id >= 0 && gs->g.at[id].source != CC_SRC_CONST) cc_guard_add_check(gs, id, CC_CHK_IDENT, o, -1);
