@@ -108,6 +108,16 @@ def near(got, model, x):
     torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=2e-5, equal_nan=True)
 
 
+def check(model, mode, make):
+    """Compiled for two batches, each run twice. -> the compiled model."""
+    compiled = ccompile.compile(model.eval(), mode=mode)
+    with torch.no_grad():
+        for batch, seed in itertools.product((2, 3), (0, 1)):
+            x = make(batch, seed)
+            near(compiled(x), model, x)
+    return compiled
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])
@@ -115,12 +125,7 @@ def test_each_way_gives_the_convolution(kind, way, mode, monkeypatch):
     """With all that follows; a way that can't run it leaves it to another."""
     monkeypatch.setenv("CCOMPILE_WAY", way)
     for post in POSTS:
-        model = Chain(kind, post).eval()
-        compiled = ccompile.compile(model, mode=mode)
-        with torch.no_grad():
-            for batch, seed in itertools.product((2, 3), (0, 1)):
-                x = inputs(kind, batch, seed)
-                near(compiled(x), model, x)
+        compiled = check(Chain(kind, post), mode, lambda batch, seed: inputs(kind, batch, seed))
         ran = ways_of(compiled)[1]
         if kind in TAKES[way] and (way, mode) != ("winograd_4", "default"):
             assert ran == way, post
@@ -133,12 +138,8 @@ def test_each_way_gives_the_convolution(kind, way, mode, monkeypatch):
 def test_each_way_gives_a_convolution_alone(kind, way, mode, monkeypatch):
     monkeypatch.setenv("CCOMPILE_WAY", way)
     for post in POSTS:
-        model = Alone(kind, post).eval()
-        compiled = ccompile.compile(model, mode=mode)
-        with torch.no_grad():
-            for batch, seed in itertools.product((2, 3), (0, 1)):
-                x = model.inputs(batch, seed)
-                near(compiled(x), model, x)
+        model = Alone(kind, post)
+        compiled = check(model, mode, model.inputs)
         if way == "onednn_blocked" and post not in ("norm_add_relu", "clamp"):
             assert ways_of(compiled) == [way], post
 

@@ -169,14 +169,10 @@ static void load(Point *p, int node, int k) {
         cc_emit_loaded(p->e, dt, out);
         return;
     }
-    if (!dense(access_of(p, k)) && !p->whole) {
-        load_clamped(p, node, k);
-        return;
-    }
     if (!dense(access_of(p, k))) {
-        CcRef row;
-        row_of(p, k, row);
-        cc_emit_load_each(p->e, dt, k, row, p->at, out);
+        row_of(p, k, at);
+        if (p->whole) cc_emit_load_each(p->e, dt, k, at, p->at, out);
+        else load_clamped(p, node, k);
         return;
     }
     if (p->whole) {
