@@ -120,15 +120,18 @@ static bool python_operand(CcRec *rec, const CcEvent *ev) {
 
 static bool is_number(PyObject *o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); }
 
+bool cc_op_formats(const CcEvent *ev) {
+    return ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER &&
+           (PyUnicode_Check(ev->in[0]) || PyBytes_Check(ev->in[0]));
+}
+
 /* "%(name)s" % mapping */
 static bool names_items(const CcEvent *ev) {
-    PyObject *text = ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER ? ev->in[0] : NULL;
-    const char *s = text == NULL            ? NULL
-                    : PyUnicode_Check(text) ? PyUnicode_AsUTF8(text)
-                    : PyBytes_Check(text)   ? PyBytes_AS_STRING(text)
-                                            : NULL;
-    if (s == NULL) cc_raised_clear();
-    return s != NULL && strstr(s, "%(") != NULL;
+    if (!cc_op_formats(ev)) return false;
+    PyObject *text = ev->in[0];
+    const char *s = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : PyBytes_AS_STRING(text);
+    if (s == NULL) cc_raised_clear(); /* a lone surrogate: it may name items */
+    return s == NULL || strstr(s, "%(") != NULL;
 }
 
 CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {

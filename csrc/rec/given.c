@@ -174,12 +174,6 @@ static int looks_on_the_way(PyObject *o, void *arg) {
     return 0;
 }
 
-/* text % mapping: the items that the mapping's class returns become text. */
-static bool formats(const CcEvent *ev) {
-    return ev->kind == CC_EV_BINOP && ev->arg == CC_NB_REMAINDER &&
-           (PyUnicode_Check(ev->in[0]) || PyBytes_Check(ev->in[0]));
-}
-
 /* What the C code that called this frame reads of its result: __len__, a key function of sorted(), a generator under
  * max(). */
 static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
@@ -187,7 +181,7 @@ static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
                                             "__float__", "__length_hint__", "__contains__", "__eq__"};
     for (int i = 0; i < CC_COUNT(converted); i++)
         if (cc_text_is(act->co->co_name, converted[i])) return CC_LOOKS_TRUTH;
-    if (formats(ev)) return CC_LOOKS_ALL;
+    if (cc_op_formats(ev)) return CC_LOOKS_ALL;
     Looks looks = {CC_LOOKS_NOT, 8};
     switch (ev->kind) {
     case CC_EV_CALL:
@@ -222,7 +216,7 @@ static void given_to(CcRec *rec, const CcEvent *ev, PyObject *value) {
         if (PyGen_Check(ev->in[0])) return;
         break;
     case CC_EV_BINOP:
-        if (formats(ev)) break;
+        if (cc_op_formats(ev)) break;
         return;
     default: return;
     }

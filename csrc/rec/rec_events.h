@@ -43,8 +43,10 @@ CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev); /* before an iterato
 /* Operands that only C code of builtin types reads; their content determines the result. */
 CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth);
 bool cc_op_symbolic(CcRec *rec, const CcEvent *ev); /* an operand is a symbolic number */
-bool cc_op_tensors(const CcEvent *ev, int depth);   /* an operand is or holds a tensor */
-bool cc_op_container(PyObject *o);                  /* of a builtin type */
+/* text % values: items that the class of a mapping returns become text */
+bool cc_op_formats(const CcEvent *ev);
+bool cc_op_tensors(const CcEvent *ev, int depth); /* an operand is or holds a tensor */
+bool cc_op_container(PyObject *o);                /* of a builtin type */
 /* Its class defines this method in Python: the method is recorded. */
 bool cc_op_python_method(PyObject *o, const char *name);
 /* An instance of a Python class without content that C code could read: only its methods determine what an operation
