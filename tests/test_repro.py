@@ -80,11 +80,15 @@ def shim(tmp_path_factory):
     return str(folder / "libspoilt.so")
 
 
+def environment(shim, spoil):
+    """The library, and not the way that is the fastest on this machine, computes products."""
+    return os.environ | {"CCOMPILE_ONEDNN": shim, "SPOIL": spoil, "CCOMPILE_WAY": "onednn"}
+
+
 @pytest.mark.parametrize("spoil", ["777", "any"])
 def test_a_wrong_graph_becomes_a_script(shim, tmp_path, spoil):
     folder = tmp_path / "repro"
-    env = os.environ | {"CCOMPILE_ONEDNN": shim, "SPOIL": spoil, "CCOMPILE_VERIFY": "0", "CCOMPILE_REPRO": str(folder)}
-    env |= {"CCOMPILE_WAY": "onednn"}  # not the fastest way of this machine
+    env = environment(shim, spoil) | {"CCOMPILE_VERIFY": "0", "CCOMPILE_REPRO": str(folder)}
     done = subprocess.run([sys.executable, "-c", PROGRAM, spoil], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, "the self-check keeps the result right: " + done.stderr
     (script,) = folder.glob("*.py")
@@ -162,7 +166,7 @@ for i, fn in enumerate(CASES):
 
 
 def test_texts_compute_what_was_recorded(shim):
-    env = os.environ | {"CCOMPILE_ONEDNN": shim, "SPOIL": "any"}
+    env = environment(shim, "any")
     done = subprocess.run([sys.executable, "-c", TEXTS], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
@@ -198,7 +202,7 @@ for name, (fn, found) in CASES.items():
 
 
 def test_unset_memory_is_not_compared(shim):
-    env = os.environ | {"CCOMPILE_ONEDNN": shim, "SPOIL": "any"}
+    env = environment(shim, "any")
     done = subprocess.run([sys.executable, "-c", UNSET], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
