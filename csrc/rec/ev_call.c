@@ -507,26 +507,70 @@ static CcGo break_at_library(CcRec *rec, CcAct *act, CcEvent *ev, PyFunctionObje
     return cc_rec_break(rec, act, reason, callable_name((PyObject *)f, name, sizeof name));
 }
 
-CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
+/* `f(*args, **kwargs)` reads all of both. */
+static bool reads_spread(CcRec *rec, PyObject *const *in, int n) {
+    for (int i = 1; i < CC_MIN(n, 3); i++)
+        if (in[i] != NULL && (cc_value_dirty(rec, in[i]) || !cc_inside_guard(rec, in[i], 1))) return false;
+    return true;
+}
+
+/* A Python function is recorded (CC_OK) unless a row of library.def gives it a meaning of its own. */
+static CcGo function_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
+    PyFunctionObject *f = (PyFunctionObject *)c->func;
+    CcGo go = CC_OK;
+    const CcPure pure = cc_library_pure(f);
+    if (pure != CC_PURE_NOT) go = cc_backcall_pure(rec, act, ev, pure, c->func, c->in, c->n, c->kwnames);
+    if (go == CC_OK && cc_library_through(f))
+        go = cc_checkpoint_call(rec, act, ev, c->func, c->in, cc_call_positional(c), c->kwnames);
+    if (go == CC_OK && cc_library_wraps(f))
+        go = cc_backcall_unwrapped(rec, ev, c->func, c->in, cc_call_positional(c), c->kwnames);
+    return go != CC_OK || cc_library_recorded(f) ? go : break_at_library(rec, act, ev, f);
+}
+
+static CcGo torch_op_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
+    const CcGo go = cc_backcall_foreach(rec, ev, c->func, c->in, cc_call_positional(c), c->kwnames);
+    return go != CC_OK ? go : torch_before(rec, act, ev, c, t);
+}
+
+/* itemgetter and the like, whose calls are Python code of ours. C code raises its TypeError for other arguments than one. */
+static bool getter_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
+    PyObject *gets = c->n == 1 && c->kwnames == NULL ? cc_backcall_getter(rec, act, c->func) : NULL;
+    if (gets == NULL) return false;
+    Py_INCREF(gets); /* a recording that is given up drops what it keeps */
+    ev->result = PyObject_Vectorcall(gets, c->in, (size_t)cc_call_positional(c), c->kwnames);
+    Py_DECREF(gets);
+    return true;
+}
+
+/* A callable that is no Python function: C code, a class, an object of one. */
+static CcGo object_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c) {
     char name[96];
+    const CcCallee callee = cc_callee_find(c->func);
+    if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_before(rec, act, ev, c, &callee);
+    cc_given_arguments(rec, c);
+    const CcTorch t = cc_torch_call(c->func, c->in, cc_call_positional(c), c->kwnames);
+    if (t.cls != CC_T_NONE) return torch_op_before(rec, act, ev, c, &t);
+    if (PyType_Check(c->func)) return class_before(rec, act, c);
+    if (plain_weakref(c->func) && cc_finalizers_weakref_unknown(rec, c->func))
+        return rec->trace != NULL ? cc_rec_break(rec, act, CC_R_WEAK, NULL) : CC_GIVE_UP;
+    PyObject *call = dunder_call(c->func);
+    if (plain_weakref(c->func) || (call != NULL && PyFunction_Check(call))) return CC_OK;
+    if (getter_before(rec, act, ev, c)) return CC_DONE;
+    if (cc_cache_is(c->func)) return cc_backcall_cache(rec, act, ev, c->func, c->in, c->n, c->kwnames);
+    return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c->func, name, sizeof name));
+}
+
+CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
     const bool ex = ev->kind == CC_EV_CALL_EX;
-    if (ex) {
-        if (cc_value_dirty(rec, in[1]) || (n > 2 && in[2] != NULL && cc_value_dirty(rec, in[2])) ||
-            !cc_inside_guard(rec, in[1], 1) || (n > 2 && in[2] != NULL && !cc_inside_guard(rec, in[2], 1)))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "arguments");
-    }
+    if (ex && !reads_spread(rec, in, n)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "arguments");
     if (cc_value_origin(rec, in[0]) == CC_O_UNKNOWN)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(in[0]));
-    PyObject *held = held_call(in[0]), *inner;
-    const struct Special *special = find_special(held != NULL            ? held
-                                                 : PyMethod_Check(in[0]) ? PyMethod_GET_FUNCTION(in[0])
-                                                                         : in[0]);
+    PyObject *held = held_call(in[0]), *method = PyMethod_Check(in[0]) ? PyMethod_GET_FUNCTION(in[0]) : in[0];
+    const struct Special *special = find_special(held != NULL ? held : method);
     if (special != NULL) return special_break(rec, act, special->reason, in, n);
-    if ((inner = unwrap_guarded(rec, in[0])) != NULL) {
-        guard_callable(rec, inner);
-        return CC_OK;
-    }
-    guard_callable(rec, in[0]);
+    PyObject *inner = unwrap_guarded(rec, in[0]);
+    guard_callable(rec, inner != NULL ? inner : in[0]);
+    if (inner != NULL) return CC_OK;
     if (is_partial(in[0])) partial_guards(rec, in[0]);
     CcCalled c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
@@ -544,45 +588,7 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (cc_opaque_sets(rec, c.func, c.in, c.n, c.kwnames)) return cc_opaque_set(rec, act, ev, c.func, c.in, c.n);
     const CcGo device = cc_override_device(rec, act, ev, &c);
     if (device != CC_OK) return device;
-    const CcPure pure = PyFunction_Check(c.func) ? cc_library_pure((PyFunctionObject *)c.func) : CC_PURE_NOT;
-    if (pure != CC_PURE_NOT) {
-        const CcGo go = cc_backcall_pure(rec, act, ev, pure, c.func, c.in, c.n, c.kwnames);
-        if (go != CC_OK) return go;
-    }
-    if (PyFunction_Check(c.func) && cc_library_through((PyFunctionObject *)c.func)) {
-        const CcGo go = cc_checkpoint_call(rec, act, ev, c.func, c.in, cc_call_positional(&c), c.kwnames);
-        if (go != CC_OK) return go;
-    }
-    if (PyFunction_Check(c.func) && cc_library_wraps((PyFunctionObject *)c.func)) {
-        const CcGo go = cc_backcall_unwrapped(rec, ev, c.func, c.in, cc_call_positional(&c), c.kwnames);
-        if (go != CC_OK) return go;
-    }
-    if (PyFunction_Check(c.func))
-        return cc_library_recorded((PyFunctionObject *)c.func)
-                   ? CC_OK
-                   : break_at_library(rec, act, ev, (PyFunctionObject *)c.func);
-    const CcCallee callee = cc_callee_find(c.func);
-    if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_before(rec, act, ev, &c, &callee);
-    cc_given_arguments(rec, &c);
-    const CcTorch t = cc_torch_call(c.func, c.in, cc_call_positional(&c), c.kwnames);
-    if (t.cls != CC_T_NONE) {
-        const CcGo go = cc_backcall_foreach(rec, ev, c.func, c.in, cc_call_positional(&c), c.kwnames);
-        return go != CC_OK ? go : torch_before(rec, act, ev, &c, &t);
-    }
-    if (PyType_Check(c.func)) return class_before(rec, act, &c);
-    if (plain_weakref(c.func) && cc_finalizers_weakref_unknown(rec, c.func))
-        return rec->trace != NULL ? cc_rec_break(rec, act, CC_R_WEAK, NULL) : CC_GIVE_UP;
-    if (plain_weakref(c.func) || (dunder_call(c.func) != NULL && PyFunction_Check(dunder_call(c.func)))) return CC_OK;
-    /* C code raises its TypeError for another number of arguments */
-    PyObject *gets = c.n == 1 && c.kwnames == NULL ? cc_backcall_getter(rec, act, c.func) : NULL;
-    if (gets != NULL) {
-        Py_INCREF(gets); /* a recording that is given up drops what it keeps */
-        ev->result = PyObject_Vectorcall(gets, c.in, (size_t)cc_call_positional(&c), c.kwnames);
-        Py_DECREF(gets);
-        return CC_DONE;
-    }
-    if (cc_cache_is(c.func)) return cc_backcall_cache(rec, act, ev, c.func, c.in, c.n, c.kwnames);
-    return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, callable_name(c.func, name, sizeof name));
+    return PyFunction_Check(c.func) ? function_before(rec, act, ev, &c) : object_before(rec, act, ev, &c);
 }
 
 CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject *kwnames, PyObject *result) {

@@ -472,76 +472,116 @@ static bool lacks_gradient(const CcCallSpec *spec, PyObject *result, const CcTyp
     return view;
 }
 
+/* What is learnt about a call before it becomes a node. */
+typedef struct Made {
+    CcType types[MAX_RESULTS]; /* of its results */
+    int n;
+    bool sequence; /* its result is a tuple or list of tensors */
+    int out;       /* the operand `out=`; -1: none */
+} Made;
+
+/* A call that no graph can hold: the reason, and what the report names. */
+typedef struct Refusal {
+    CcReason reason;
+    const char *what;
+} Refusal;
+
+static bool refused(CcRec *rec, const CcCallSpec *spec, PyObject *result, const Made *made, Refusal *why) {
+    if (hooked(rec, made->types, made->n)) *why = (Refusal){CC_R_ORDER, "hooks of saved tensors"};
+    else if (may_strand(rec, spec)) *why = (Refusal){CC_R_STRANDS, spec->name};
+    else if (lacks_gradient(spec, result, made->types, made->n))
+        *why = (Refusal){CC_R_TORCH_EFFECT, "a view of a view, whose base requires no gradient"};
+    else if (made->out >= 0 && resized(rec, spec->in[made->out]))
+        *why = (Refusal){CC_R_TORCH_EFFECT, "a tensor given as out= is resized"};
+    else return false;
+    return true;
+}
+
+/* An in-place op returns the tensor that it was given: the number of that operand + 1; 0: none. */
+static int16_t given_back(const CcCallSpec *spec, PyObject *result, int n_out) {
+    int16_t gives = 0;
+    for (int i = 0; n_out == 0 && result != NULL && cc_tens_is(result) && i < spec->n; i++)
+        if (spec->in[i] == result) gives = (int16_t)(i + 1);
+    return gives;
+}
+
+/* What rolling back, or repeating, this node takes. */
+static void note_undo(CcRec *rec, const CcCallSpec *spec, CcUndo undo, bool draws) {
+    CcTrace *t = rec->trace;
+    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) {
+        t->impure = true;
+        if (!draws) t->lasting = true;
+    }
+    if (undo == CC_UNDO_SAVED) cc_vec_push(&t->saved, graph_value(rec, spec->in[0]));
+    if (undo == CC_UNDO_REPEATS) cc_vec_push(&t->rewritten, graph_value(rec, spec->in[0]));
+    if (undo == CC_UNDO_SAVED || undo == CC_UNDO_REPEATS) t->writes = true;
+}
+
+/* Adds the node to the graph, and its action to the trace. -> the node */
+static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op, const Operands *operands, Made *made,
+                bool unsized) {
+    CcTrace *t = rec->trace;
+    const bool symbols = takes_symbols(rec, spec, operands), torchs = op == CC_OP_host || op == CC_OP_picked;
+    action->fixed = spec->checked && !symbols;
+    action->follows = symbols && !unsized && (spec->checked || (torchs && comparable(rec, spec, made->types, made->n)));
+    cc_vec_push(&t->node, *action);
+    trim(rec, made->types, made->n);
+    const int node = cc_graph_node(t->graph, unsized ? CC_OP_host : op, spec->flags, t->node.n - 1, operands->at,
+                                   operands->n, made->types, made->n);
+    CcNode *n = &t->graph->node.at[node];
+    n->repeatable = action->undo != CC_UNDO_NOT;
+    n->kept = spec->kernel == CC_KERNEL_PYTHON;
+    n->checkpoint = rec->checkpoint;
+    t->ops++;
+    for (int i = 0; unsized && i < made->n; i++)
+        cc_map_put(&rec->unsized, (const void *)(intptr_t)(n->out0 + i + 1), 1);
+    for (int i = 0; symbols && !unsized && i < made->n; i++) cc_sym_mark(rec, n->out0 + i);
+    if (symbols) note_sizes(rec, spec, action, made->out);
+    return node;
+}
+
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
-    CcType types[MAX_RESULTS];
-    bool sequence = false;
+    Made made; /* too large to clear for each node */
+    made.n = 0;
+    made.sequence = false;
+    made.out = keyword(spec, "out");
     /* a number returned by setting state (autocast's nesting depth) depends on guarded state */
     const bool count = spec->state && result != NULL && cc_value_const(result) && !PyFloat_CheckExact(result);
-    const int n_out = count ? 0 : result_types(rec, spec, result, types, MAX_RESULTS, &sequence);
-    if (n_out < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
-    if (n_out == 0 && spec->flags == 0) { /* returned a known object: an alias under metadata guards */
+    if (!count) made.n = result_types(rec, spec, result, made.types, MAX_RESULTS, &made.sequence);
+    if (made.n < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
+    if (made.n == 0 && spec->flags == 0) { /* returned a known object: an alias under metadata guards */
         cc_sym_same(rec, act, spec, result);
         return CC_OK;
     }
-    if (hooked(rec, types, n_out)) return cc_rec_poison(rec, act, CC_R_ORDER, "hooks of saved tensors");
-    if (may_strand(rec, spec)) return cc_rec_poison(rec, act, CC_R_STRANDS, spec->name);
-    if (lacks_gradient(spec, result, types, n_out))
-        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "a view of a view, whose base requires no gradient");
-    const int out = keyword(spec, "out");
-    if (out >= 0 && resized(rec, spec->in[out]))
-        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "a tensor given as out= is resized");
+    Refusal why;
+    if (refused(rec, spec, result, &made, &why)) return cc_rec_poison(rec, act, why.reason, why.what);
     const CcUndo undo = cc_undo_of(rec, spec); /* before the operands become graph inputs */
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, cc_type_name(rec->unbuildable));
     Operands operands = {0};
     const CcOpId op = take_operands(rec, spec, result, &operands);
-    guard_device(rec, &operands, types, n_out);
+    guard_device(rec, &operands, made.types, made.n);
     note_grad(rec, spec);
     const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
-    if (unsized && sequence &&
-        !spec->dynamic) { /* the number of results may depend on data, too; for nonzero and unique it does not */
+    if (unsized && made.sequence && !spec->dynamic) {
+        /* the number of results may depend on data, too; for nonzero and unique it does not */
         cc_vec_free(&operands);
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
     }
-    const bool draws = only_draws(spec, types, n_out);
-    for (int i = 0; unsized && i < n_out; i++) types[i] = foreign();
+    const bool draws = only_draws(spec, made.types, made.n);
+    for (int i = 0; unsized && i < made.n; i++) made.types[i] = foreign();
     CcAction action = cc_node_action(spec, act, args0);
-    action.sequence = sequence;
+    action.sequence = made.sequence;
     action.state = spec->state;
     action.checked = spec->checked;
     action.kernel = (uint8_t)spec->kernel;
-    rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
-    const bool symbols = takes_symbols(rec, spec, &operands);
-    action.fixed = spec->checked && !symbols;
-    const bool torchs = op == CC_OP_host || op == CC_OP_picked;
-    action.follows = symbols && !unsized && (spec->checked || (torchs && comparable(rec, spec, types, n_out)));
     action.undo = (uint8_t)undo;
-    for (int i = 0; n_out == 0 && result != NULL && cc_tens_is(result) && i < spec->n; i++)
-        if (spec->in[i] == result) action.gives = (int16_t)(i + 1);
-    cc_vec_push(&rec->trace->node, action);
-    trim(rec, types, n_out);
-    CcGraph *g = rec->trace->graph;
-    const int node = cc_graph_node(g, unsized ? CC_OP_host : op, spec->flags, rec->trace->node.n - 1, operands.at,
-                                   operands.n, types, n_out);
-    if (symbols) {
-        for (int i = 0; !unsized && i < n_out; i++) cc_sym_mark(rec, g->node.at[node].out0 + i);
-        note_sizes(rec, spec, &action, out);
-    }
+    action.gives = given_back(spec, result, made.n);
+    const int node = push(rec, spec, &action, op, &operands, &made, unsized);
     cc_vec_free(&operands);
-    g->node.at[node].repeatable = undo != CC_UNDO_NOT;
-    g->node.at[node].kept = spec->kernel == CC_KERNEL_PYTHON;
-    g->node.at[node].checkpoint = rec->checkpoint;
-    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) {
-        rec->trace->impure = true;
-        if (!draws) rec->trace->lasting = true;
-    }
-    if (undo == CC_UNDO_SAVED) cc_vec_push(&rec->trace->saved, graph_value(rec, spec->in[0]));
-    if (undo == CC_UNDO_REPEATS) cc_vec_push(&rec->trace->rewritten, graph_value(rec, spec->in[0]));
-    if (undo == CC_UNDO_SAVED || undo == CC_UNDO_REPEATS) rec->trace->writes = true;
-    rec->trace->ops++;
-    for (int i = 0; unsized && i < n_out; i++)
-        cc_map_put(&rec->unsized, (const void *)(intptr_t)(g->node.at[node].out0 + i + 1), 1);
-    if (!set_results(rec, result, g->node.at[node].out0, n_out, sequence))
+    rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
+    note_undo(rec, spec, undo, draws);
+    if (!set_results(rec, result, rec->trace->graph->node.at[node].out0, made.n, made.sequence))
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     return CC_OK;
 }

@@ -212,6 +212,52 @@ static bool is_own(const CcPrimDesc *d, bool frozen) {
 /* Are the elements of each row next to each other? */
 static bool has_rows(const CcType *t) { return t->ndim >= 2 && t->stride[t->ndim - 1] == 1; }
 
+/* Gives the three operands the same number of dims, at least 2: vectors become matrices of one row or column, leading dims are
+ * merged or filled up. `free`: the result is contiguous, so its shape need not be the product's. -1: no strides describe this. */
+static int as_matrices(CcPrimDesc *d, bool free) {
+    const int src_dims = d->src.ndim, weight_dims = d->weights.ndim;
+    if (src_dims == 1) {
+        insert_dim(&d->src, 0);
+        insert_dim(&d->dst, d->dst.ndim - (weight_dims > 1));
+    }
+    if (weight_dims == 1) {
+        insert_dim(&d->weights, 1);
+        insert_dim(&d->dst, d->dst.ndim);
+    }
+    if (d->weights.ndim == 2) {
+        if (d->src.ndim > 2 && !flatten(&d->src)) return -1;
+        if (d->dst.ndim > 2 && !flatten(&d->dst)) return -1;
+        if (free) as_rows(&d->dst, d->weights.size[1]);
+    }
+    while (d->src.ndim < d->weights.ndim) insert_dim(&d->src, 0);
+    while (d->weights.ndim < d->src.ndim) insert_dim(&d->weights, 0);
+    if (weight_dims > 2 && free) as_batch(&d->dst, &d->src, &d->weights);
+    if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) || !normalise(&d->dst)) return -1;
+    const int r = d->src.ndim - 2, c = d->src.ndim - 1;
+    return d->src.size[c] == d->weights.size[r] && d->dst.size[r] == d->src.size[r] &&
+                   d->dst.size[c] == d->weights.size[c]
+               ? 0
+               : -1;
+}
+
+/* A transposed source is read along its rows if the product is transposed, too; a small result is then transposed back. */
+static bool gains_back(const CcGraph *g, const CcNode *n, const CcPrimDesc *d, int src) {
+    return n->op == CC_OP_linear && cc_transposed(&g->val.at[src]) && d->dst.ndim == 2 &&
+           d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
+}
+
+/* What the rule picks: a transposed product, one row, our own loops or (none of these) the library. */
+static void pick(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
+    const bool transposed = cc_transposed(&g->val.at[n->out0]), frozen = cc_prim_frozen(g, product->weights);
+    const bool same = d->src.dtype == d->dst.dtype && d->weights.dtype == d->dst.dtype &&
+                      (product->bias < 0 || d->bias.dtype == d->dst.dtype);
+    const bool plain = same && d->dst.dtype == CC_DT_F32;
+    product->back = plain && !transposed && gains_back(g, n, d, product->src);
+    if (transposed || product->back) transpose(d, product);
+    else if (same && one_row(d, &product->gemv) && !packs_better(&product->gemv, frozen)) product->single = true;
+    else product->own = plain && is_own(d, frozen);
+}
+
 /* The product without post-ops. -1: no back-end can do it. */
 static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
     const Roles *roles = roles_of(n);
@@ -224,44 +270,18 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     /* a gradient with the strides of a permuted value (grad/adjoint.c) */
     const bool strided = !transposed && !cc_type_contiguous(o);
     if (!cc_prim_float(s) || !cc_prim_float(w) || !cc_prim_float(o) || (strided && !has_rows(o))) return -1;
-    *d = (CcPrimDesc){.src = cc_prim_desc(s), .weights = cc_prim_desc(w), .dst = cc_prim_desc(o)};
+    if (roles->transposed && w->ndim != 2) return -1;
     product->src = src->value;
     product->weights = weights->value;
     product->bias = -1;
-    if (roles->transposed && w->ndim != 2) return -1;
+    *d = (CcPrimDesc){.src = cc_prim_desc(s), .weights = cc_prim_desc(w), .dst = cc_prim_desc(o)};
     if (roles->transposed) swap_last(&d->weights);
-    if (d->src.ndim == 1) {
-        insert_dim(&d->src, 0);
-        insert_dim(&d->dst, d->dst.ndim - (w->ndim > 1));
-    }
-    if (d->weights.ndim == 1) {
-        insert_dim(&d->weights, 1);
-        insert_dim(&d->dst, d->dst.ndim);
-    }
-    if (d->weights.ndim == 2 && d->src.ndim > 2 && !flatten(&d->src)) return -1;
-    if (d->weights.ndim == 2 && d->dst.ndim > 2 && !flatten(&d->dst)) return -1;
-    if (d->weights.ndim == 2 && !transposed && !strided) as_rows(&d->dst, d->weights.size[1]);
-    while (d->src.ndim < d->weights.ndim) insert_dim(&d->src, 0);
-    while (d->weights.ndim < d->src.ndim) insert_dim(&d->weights, 0);
-    if (w->ndim > 2 && !transposed && !strided) as_batch(&d->dst, &d->src, &d->weights);
-    if (d->dst.ndim != d->src.ndim || !normalise(&d->src) || !normalise(&d->weights) || !normalise(&d->dst)) return -1;
-    const int r = d->src.ndim - 2, c = d->src.ndim - 1;
-    if (d->src.size[c] != d->weights.size[r] || d->dst.size[r] != d->src.size[r] ||
-        d->dst.size[c] != d->weights.size[c])
-        return -1;
+    if (as_matrices(d, !transposed && !strided) < 0) return -1;
     if (bias && bias->kind != CC_IN_NONE) {
         product->bias = bias->value;
         if (bias->kind != CC_IN_VALUE || set_bias(g, bias, &d->bias, &d->dst) < 0) return -1;
     }
-    const bool same =
-        s->dtype == o->dtype && w->dtype == o->dtype && (product->bias < 0 || d->bias.dtype == d->dst.dtype);
-    const bool plain = same && cc_prim_f32(o);
-    product->back = plain && !transposed && n->op == CC_OP_linear && cc_transposed(&g->val.at[src->value]) &&
-                    d->dst.ndim == 2 && d->dst.size[0] * d->dst.size[1] <= BACK_MAX;
-    if (transposed || product->back) transpose(d, product);
-    else if (same && one_row(d, &product->gemv) && !packs_better(&product->gemv, cc_prim_frozen(g, product->weights)))
-        product->single = true;
-    else product->own = plain && is_own(d, cc_prim_frozen(g, product->weights));
+    pick(g, n, d, product);
     return 0;
 }
 
