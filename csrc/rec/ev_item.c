@@ -221,46 +221,52 @@ CcGo cc_item_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return CC_OK;
 }
 
-CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
-    PyObject *o = ev->in[0];
-    if (!cc_tens_is(o)) cc_sym_settle(rec, ev->in[1], 3);
-    for (int i = 0; i < 3; i++)
-        if (cc_value_unknown(rec, ev->in[i]))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(ev->in[i]));
-    if (sliced(ev->in[1])) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
-    if (cc_tens_is(o)) {
-        if (!cc_tens_plain(o)) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(o));
-        if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
-            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
-        return guard_index(rec, act, ev->in[1]);
-    }
-    if (PySlice_Check(ev->in[1]) && !cc_inside_guard(rec, ev->in[1], 1))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
-    if (is_heap(o) && !PyODict_Check(o)) {
-        PyObject *s = cc_obj_intern("__setitem__"), *f = cc_type_lookup(Py_TYPE(o), s);
-        Py_XDECREF(s);
-        if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
-    }
-    if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
-    if (PyDict_Check(o) && !cc_value_membership(rec, o, ev->in[1]))
-        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    if (PySlice_Check(ev->in[1]) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0) {
-        const bool reads = ev->in[2] == NULL || ((PyList_CheckExact(ev->in[2]) || PyTuple_CheckExact(ev->in[2])) &&
-                                                 !dirty(rec, ev->in[2]) && cc_inside_guard(rec, ev->in[2], 1));
-        if (dirty(rec, o) || !reads || !cc_number_settle(rec, ev->in[1], 1) || !cc_inside_guard(rec, o, 1))
-            return cc_rec_break(rec, act, CC_R_DIRTY_READ, "a slice of a list that existed before");
-        cc_value_will_write(rec, o);
-        return CC_OK;
-    }
-    if (cc_value_source(rec, o) >= 0 && !cc_number_dict_key(rec, ev->in[1]))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
-    if (cc_value_symbolic(rec, ev->in[1])) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (PyList_Check(o) && dirty(rec, o)) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
-    if (PyDict_Check(o) && ev->in[2] == NULL && cc_value_source(rec, o) >= 0 && /* a replay, too, must find the key */
-        (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_inside_guard(rec, o, 1)))
+static CcGo store_in_tensor_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    if (!cc_tens_plain(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_SUBCLASS, cc_type_name(ev->in[0]));
+    if (!cc_node_nameable(rec, ev->in[1], 3) || (ev->in[2] != NULL && !cc_node_nameable(rec, ev->in[2], 3)))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "index");
+    return guard_index(rec, act, ev->in[1]);
+}
+
+/* A slice of a list from outside: a replay makes the whole list anew, so all of it is guarded. */
+static CcGo store_slice_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    PyObject *o = ev->in[0], *items = ev->in[2];
+    const bool sequence = items != NULL && (PyList_CheckExact(items) || PyTuple_CheckExact(items));
+    const bool reads = items == NULL || (sequence && !dirty(rec, items) && cc_inside_guard(rec, items, 1));
+    if (dirty(rec, o) || !reads || !cc_number_settle(rec, ev->in[1], 1) || !cc_inside_guard(rec, o, 1))
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, "a slice of a list that existed before");
+    cc_value_will_write(rec, o);
+    return CC_OK;
+}
+
+static CcGo store_item_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    PyObject *o = ev->in[0], *key = ev->in[1];
+    const bool outside = cc_value_source(rec, o) >= 0;
+    if (outside && !cc_number_dict_key(rec, key)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
+    if (cc_value_symbolic(rec, key)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
+    const bool deletes = PyDict_Check(o) && ev->in[2] == NULL && outside; /* a replay, too, must find the key */
+    if ((PyList_Check(o) && dirty(rec, o)) ||
+        (deletes && (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_inside_guard(rec, o, 1))))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     cc_value_will_write(rec, o);
     return CC_OK;
+}
+
+CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    PyObject *o = ev->in[0], *key = ev->in[1];
+    if (!cc_tens_is(o)) cc_sym_settle(rec, key, 3);
+    for (int i = 0; i < 3; i++)
+        if (cc_value_unknown(rec, ev->in[i]))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(ev->in[i]));
+    if (sliced(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
+    if (cc_tens_is(o)) return store_in_tensor_before(rec, act, ev);
+    if (PySlice_Check(key) && !cc_inside_guard(rec, key, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
+    if (!PyODict_Check(o) && cc_op_python_method(o, "__setitem__")) return CC_OK;
+    if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
+    if (PyDict_Check(o) && !cc_value_membership(rec, o, key))
+        return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
+    return PySlice_Check(key) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0 ? store_slice_before(rec, act, ev)
+                                                                                      : store_item_before(rec, act, ev);
 }
 
 /* l[a:b] = items, del l[a:b] on a list from outside whose whole content is guarded. */
