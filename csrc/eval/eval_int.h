@@ -208,6 +208,7 @@ CC_MUST int cc_autograd_apply(const CcAutogradKind *kind, void *run, PyObject *c
 /* ---- draw.c ---- */
 /* torch.empty(type).bernoulli_(p) of bools on the CPU; the type is dense. */
 CC_MUST CC_NEW PyObject *cc_draw_bools(const CcType *type, double p);
+CC_MUST int cc_draw_into(uint8_t *out, int64_t n, double p); /* the same, into memory. 0, or -1 with an error set */
 
 /* ---- repeat.c ---- */
 bool cc_repeat_takes(const CcNode *n); /* a node that draws.c or batch.c made, which has no recorded action */

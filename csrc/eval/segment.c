@@ -243,6 +243,12 @@ static int host_call(void *ctx, int n) { return call_node(ctx, n, false); }
 
 static int host_convolve(void *ctx, int n) { return call_node(ctx, n, true); }
 
+static int host_draw(void *ctx, int node, double p, void *out, int64_t n) {
+    Host *h = ctx;
+    h->at = node;
+    return cc_draw_into(out, n, p);
+}
+
 /* ------------------------------------------------------------------ running */
 
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcCallState *x) {
@@ -252,6 +258,7 @@ CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape,
                     .make = host_make,
                     .call = host_call,
                     .convolve = host_convolve,
+                    .draw = host_draw,
                     .version = host_version,
                     .writing = host_writing,
                     .number = host_number,

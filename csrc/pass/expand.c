@@ -5,7 +5,7 @@
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN computes it
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
- * losses.c, layers.c, moments.c and writes.c handle losses, layers, norms in training and writes. Softmax splits if
+ * losses.c, layers.c, moments.c, writes.c and dropout.c handle losses, layers, norms in training, writes and dropout. Softmax splits if
  * x has few but long rows: one thread would sweep a row several times, while all threads share these loops. */
 #include "pass_int.h"
 
@@ -225,6 +225,9 @@ static bool expand(Parts *p, const bool *needed) {
     case CC_OP_put_add:
     case CC_OP_slice_scatter:
     case CC_OP_diagonal_scatter: return cc_writes_make(p);
+    case CC_OP_dropout:
+    case CC_OP_feature_dropout:
+    case CC_OP_attention_dropout: return cc_dropout_make(p);
     case CC_OP_softmax:
     case CC_OP_log_softmax: return softmax(p);
     case CC_OP_argmax:
@@ -278,6 +281,9 @@ static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules)
     case CC_OP_self_attention:
     case CC_OP_encoder_layer:
     case CC_OP_cross_entropy: return true;
+    case CC_OP_dropout:
+    case CC_OP_feature_dropout:
+    case CC_OP_attention_dropout: return !rules->gathers; /* torch's generator of a GPU is another one */
     case CC_OP_group_norm: return !rules->gathers; /* on a GPU torch runs the convolutions and keeps their layouts */
     case CC_OP_linear: return scattered(g, n);
     case CC_OP_meshgrid: return true;
@@ -296,12 +302,14 @@ static bool later(const CcNode *n) {
            n->op == CC_OP_expand;
 }
 
-/* Writes running statistics in the way of pass/into.c. */
-static bool trains(const CcNode *n, const CcGroupRules *rules) {
+/* Draws, or writes running statistics in the way of pass/into.c. */
+static bool flagged(const CcNode *n, const CcGroupRules *rules) {
+    if (n->op == CC_OP_dropout || n->op == CC_OP_feature_dropout || n->op == CC_OP_attention_dropout)
+        return n->flags == CC_N_RANDOM;
     return (n->op == CC_OP_batch_norm_train || n->op == CC_OP_instance_norm_train) && n->flags == CC_N_WRITES &&
            rules->into;
 }
 
 void cc_expand_rewrite(CcGraph *g, const CcGroupRules *rules) {
-    cc_parts_rewrite(g, rules, &(PartsRules){may_be, expand, later, trains});
+    cc_parts_rewrite(g, rules, &(PartsRules){may_be, expand, later, flagged});
 }

@@ -273,7 +273,8 @@ bool cc_group_apart(const CcGraph *g, int node, const CcGroupRules *rules) {
 }
 
 static bool is_free(const CcGraph *g, int node, const CcGroupRules *rules) {
-    return !g->node.at[node].flags && !cc_group_banned(g, node, rules);
+    const CcNode *n = &g->node.at[node];
+    return (!n->flags || n->op == CC_OP_draw) && !cc_group_banned(g, node, rules);
 }
 
 static bool is_pure(const CcGraph *g, int node, const CcGroupRules *rules) {

@@ -14,6 +14,7 @@ CcOperand cc_parts_add_in(Parts *p, CcOpId op, int result, const CcType *type, c
     n.out0 = result;
     n.n_out = 1;
     n.rewritten = true;
+    if (op != CC_OP_draw) n.flags &= (uint8_t)~CC_N_RANDOM;
     for (int i = 0; i < n_in; i++) cc_vec_push(&g->operand, in[i]);
     const int node = cc_edit_insert(g, p->at, &n);
     cc_edit_val(g, result)->def = node;
@@ -48,11 +49,11 @@ CcType cc_parts_without_dim(const CcType *t, int dim) {
     return out;
 }
 
-/* The first operand is a tensor, there are few results, and the writes are known. */
+/* The first operand is a tensor, there are few results, and its flags are no obstacle. */
 static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rules, const PartsRules *own) {
     const int x = cc_graph_source(g, n);
     if (x < 0 || g->val.at[x].type.ndim < 0) return false;
-    return n->n_out >= 1 && n->n_out <= PARTS_RESULTS && (!n->flags || (own->writes && own->writes(n, rules)));
+    return n->n_out >= 1 && n->n_out <= PARTS_RESULTS && (!n->flags || (own->flagged && own->flagged(n, rules)));
 }
 
 static bool may_be(const CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own) {

@@ -138,6 +138,14 @@ bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *
  * to one position, SET keeps any one of them. */
 typedef enum CcPutHow { CC_PUT_SET, CC_PUT_SUM, CC_PUT_PROD, CC_PUT_MEAN, CC_PUT_MAX, CC_PUT_MIN } CcPutHow;
 
+/* dropout.c: what a random op takes from torch's generator: a bool for each element of this type, in order of memory, which is
+ * true with probability `keep`. False: not dropout, or nothing is drawn. */
+typedef struct CcDraw {
+    CcType type;
+    double keep;
+} CcDraw;
+bool cc_dropout_read(const CcGraph *g, const CcNode *n, CcDraw *out);
+
 /* store.c: what an op writes to the elements that cc_reach_read() finds. False: it does not write, or is not
  * understood. */
 typedef struct CcStore {

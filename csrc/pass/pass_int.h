@@ -52,6 +52,7 @@ bool cc_layers_make(Parts *p, const bool *needed);
 bool cc_moments_make(Parts *p);
 bool cc_moments_groups(Parts *p);
 bool cc_writes_make(Parts *p);
+bool cc_dropout_make(Parts *p);
 bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules); /* is a rewrite worth trying? */
 /* writes.c, for into.c: turns a node that writes pre-existing memory at indices or slices into a kernel. false: the
  * node is unchanged. */
@@ -78,8 +79,8 @@ typedef struct PartsRules {
     bool (*make)(Parts *p, const bool *needed);
     /* will another pass rewrite this part? */
     bool (*later)(const CcNode *n);
-    /* may it have parts although it writes? */
-    bool (*writes)(const CcNode *n, const CcGroupRules *rules);
+    /* may it have parts although it has flags: writes, draws? */
+    bool (*flagged)(const CcNode *n, const CcGroupRules *rules);
 } PartsRules;
 void cc_parts_rewrite(CcGraph *g, const CcGroupRules *rules, const PartsRules *own);
 

@@ -39,6 +39,9 @@ typedef struct CcHost {
     void *(*make)(void *ctx, int value);
     /* Replays a node; its inputs exist. 0 or -1. */
     int (*call)(void *ctx, int node);
+    /* Takes n bools, each true with probability p, from torch's generator on the CPU, as Tensor.bernoulli_ does, on behalf of
+     * this node. 0 or -1. */
+    int (*draw)(void *ctx, int node, double p, void *out, int64_t n);
     /* Replays a convolution and gives the result the layout of cc_run_type. torch does that itself for a
      * channels-last operand, so the host copies an operand in another layout. */
     int (*convolve)(void *ctx, int node);

@@ -59,6 +59,11 @@ static int run_convolve(void *ctx, int node) {
     return r->host->convolve(r->host->ctx, node);
 }
 
+static int run_draw(void *ctx, int node, double p, void *out, int64_t n) {
+    const Run *r = ctx;
+    return r->host->draw(r->host->ctx, node, p, out, n);
+}
+
 static uint64_t run_version(void *ctx, int value) {
     const Run *r = ctx;
     return r->host->version ? r->host->version(r->host->ctx, value) : CC_NO_VERSION;
@@ -133,6 +138,7 @@ static int run_steps(const Run *run, int *step_out, CcErr *err) {
                    .make = run_make,
                    .call = run_call,
                    .convolve = run_convolve,
+                   .draw = run_draw,
                    .version = run_version,
                    .writing = run_writing,
                    .number = run_number,

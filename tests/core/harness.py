@@ -89,13 +89,14 @@ VERSION = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_int)
 WRITING = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.c_int, c.c_bool)
 NUMBER_OF = c.CFUNCTYPE(c.c_double, c.c_void_p, c.c_int)
 STREAM = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.POINTER(c.c_void_p))
+DRAW = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.c_double, c.c_void_p, c.c_int64)
 BLOCK = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_int, c.c_int64, c.POINTER(c.c_void_p))
 UNBLOCK = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p)
 DROP = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
 
 
 class Host(c.Structure):
-    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("convolve", CALL), ("version", VERSION), ("writing", WRITING), ("number", NUMBER_OF),
+    _fields_ = [("ctx", c.c_void_p), ("data", DATA), ("make", DATA), ("call", CALL), ("draw", DRAW), ("convolve", CALL), ("version", VERSION), ("writing", WRITING), ("number", NUMBER_OF),
                 ("stream", STREAM), ("block", BLOCK), ("unblock", UNBLOCK), ("drop", DROP)]  # fmt: skip
 
 
@@ -393,7 +394,7 @@ class Graph:
         def number(_, i):
             return self.numbers[i]
 
-        host = Host(None, DATA(data), DATA(make), CALL(call), CALL(), VERSION(version), WRITING(writing), NUMBER_OF(number),
+        host = Host(None, DATA(data), DATA(make), CALL(call), DRAW(), CALL(), VERSION(version), WRITING(writing), NUMBER_OF(number),
                     STREAM(stream), BLOCK(block), UNBLOCK(unblock), DROP(drop))  # fmt: skip
         text = c.create_string_buffer(300)
         step = c.c_int(-1)
