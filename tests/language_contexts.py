@@ -392,3 +392,11 @@ def function_of_an_ensemble():
         return torch.func.vmap(one, in_dims=(0, 0, None))(parameters, buffers, x * 2).sum(0)
 
     return fn
+
+
+# ---- autocast on devices that are not there --------------------------------------------------------------------------
+@case
+def autocast_of_other_devices(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        kinds = ("mps", "xpu", "cuda", x.device.type)
+        return x @ x.T, [torch.is_autocast_enabled(k) for k in kinds], torch.get_autocast_dtype("mps")

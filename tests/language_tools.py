@@ -1,4 +1,4 @@
-"""copy, inspect, logging, types, numpy and tensors (see language_cases.py)."""
+"""copy, inspect, logging, types, numpy, tensors and generators (see language_cases.py)."""
 
 import copy
 import inspect
@@ -13,7 +13,7 @@ import weakref
 
 import numpy as np
 import torch
-from language_cases import case, made, t
+from language_cases import Seen, case, made, t
 from language_library import Version, affine
 from torch import nn
 
@@ -353,3 +353,74 @@ def numpy_scalars_of_all_kinds(x):
 def logging_get(x):
     log = logging.getLogger("abc")
     return x * 2, log.name, logging.getLogger("abc") is log
+
+
+# ---- generators, and checks of data ----------------------------------------------------------------------------------
+@case
+def generator_made_and_seeded(x):
+    g = torch.Generator(device=x.device)
+    g.manual_seed(3)
+    return x + torch.randn(x.shape, generator=g), torch.empty(3).uniform_(generator=g), g.device
+
+
+@case
+def generators_of_equal_seeds(x):
+    a, b = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    return x * torch.rand(3, generator=a), torch.rand(3, generator=b), torch.rand(3, generator=a), a is b
+
+
+@case
+def generator_over_a_break(x):
+    g = torch.Generator().manual_seed(4)
+    a = x * torch.rand(3, generator=g)
+    return a * x.sum().item() + torch.rand(3, generator=g), g.get_state()
+
+
+@made
+def generator_kept():
+    class Noise:
+        generator = state = None
+
+    noise = Noise()
+
+    def fn(x):
+        if noise.generator is None:
+            noise.generator = torch.Generator().manual_seed(2)
+        y = x + torch.rand(3, generator=noise.generator)
+        noise.state = noise.generator.get_state()
+        return y
+
+    return fn, Seen(lambda: [noise.state])
+
+
+@made(inputs=lambda i: (t(2, 3, seed=i), 5 + i // 2), hit=False)
+def generator_rewound():
+    g = torch.Generator()
+
+    def fn(x, seed):
+        g.manual_seed(seed)
+        state = g.get_state()
+        a = x * torch.rand(3, generator=g)
+        g.set_state(state)
+        return a, torch.rand(3, generator=g)
+
+    return fn, Seen(lambda: [g.get_state()])
+
+
+@case(inputs=lambda i: (torch.full((3,), (-1.0) ** (i // 2 + 1)).neg(), []), hit=False)
+def assert_async(x, seen):
+    seen.append(1)
+    x.add_(1)
+    torch._assert_async((x > 0).all(), "not positive")
+    seen.append(2)
+    x.mul_(2)
+    return x + torch.rand(3)
+
+
+@case(inputs=lambda i: (torch.full((3,), (-1.0) ** i),), hit=False)
+def assert_async_caught(x):
+    try:
+        torch._assert_async((x > 0).all())
+        return x + 1
+    except RuntimeError:
+        return x - 1

@@ -225,6 +225,32 @@ def test_region(fn, around):
         kinds(fn, x, w)
 
 
+def test_state_of_other_devices_is_guarded():
+    compiled = ccompile.compile(lambda x: (x + 1, torch.is_autocast_enabled("xpu"), torch.get_autocast_dtype("mps")))
+    before, answers = torch.get_autocast_dtype("mps"), []
+    try:
+        for on, dtype in ((False, F16), (True, F16), (True, BF16), (False, BF16)) * 2:
+            torch.set_autocast_enabled("xpu", on)
+            torch.set_autocast_dtype("mps", dtype)
+            answers.append(compiled(randn(2))[1:] == (on, dtype))
+    finally:
+        torch.set_autocast_enabled("xpu", False)
+        torch.set_autocast_dtype("mps", before)
+    assert all(answers)
+
+
+def test_state_of_other_devices_is_read_after_it_is_set():
+    def fn(x):
+        before = torch.is_autocast_enabled("xpu")
+        torch.set_autocast_enabled("xpu", True)
+        inside = torch.is_autocast_enabled("xpu")
+        torch.set_autocast_enabled("xpu", False)
+        return x + 1, before, inside, torch.is_autocast_enabled("xpu")
+
+    compiled = ccompile.compile(fn)
+    assert [compiled(randn(2))[1:] for _ in range(3)] == [(False, True, False)] * 3
+
+
 def test_modes_have_plans_of_their_own():
     model, x = Block().eval(), randn(2, 9, 64)
     compiled = ccompile.compile(model)

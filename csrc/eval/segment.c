@@ -366,7 +366,8 @@ static bool done_for_good(const Host *h) {
     const int end = refused() && !draws ? h->at : h->at + 1;
     for (int n = 0; n < end; n++) {
         const CcNode *node = &g->node.at[n];
-        if (node->host >= 0 && (h->trace->node.at[node->host].state || h->trace->node.at[node->host].undo)) continue;
+        const CcAction *a = node->host >= 0 ? &h->trace->node.at[node->host] : NULL;
+        if (a != NULL && (a->state || a->undo || a->asserts)) continue;
         if (node->flags & (CC_N_WRITES | (n < h->at ? lasting : 0))) return true;
     }
     return false;

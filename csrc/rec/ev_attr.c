@@ -48,9 +48,10 @@ static bool known_getattro(PyTypeObject *t) {
            t == cc_known_type(CC_KNOWN_PYBIND_TYPE); /* of a type: its methods are unbound */
 }
 
-/* C getsets of CPython's own types read only the object. */
+/* C getsets of CPython's own types, and the device of a generator of torch's, read only the object. */
 static bool pure_getset(const PyDescrObject *d) {
     PyTypeObject *t = d->d_type;
+    if (t == cc_known_type(CC_KNOWN_GENERATOR)) return PyUnicode_CompareWithASCIIString(d->d_name, "device") == 0;
     return !cc_python_class(t) &&
            (t == &PyFunction_Type || t == &PyCode_Type || t == &PyMethod_Type || t == &PyType_Type ||
             t == &PyBaseObject_Type || t == &PyProperty_Type || t == &PySlice_Type || t == &PyRange_Type ||

@@ -257,9 +257,24 @@ CcGo cc_call_torch(CcRec *rec, CcAct *act, const char *name, const char *why) {
     return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, text);
 }
 
+/* A guard calls the function again with the same device, unless this trace has set such state before. */
+static CcGo state_of_other_device(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t) {
+    PyObject *partial =
+        rec->trace->other_autocast || c->n != 1 || c->kwnames != NULL ? NULL : cc_obj_of_module("functools", "partial");
+    PyObject *again = partial != NULL ? PyObject_CallFunctionObjArgs(partial, c->func, c->in[0], NULL) : NULL;
+    PyObject *answer = again != NULL ? cc_value_guard_call(rec, again) : NULL;
+    cc_raised_clear();
+    Py_XDECREF(again);
+    Py_XDECREF(partial);
+    if (answer == NULL) return cc_call_torch(rec, act, t->name, "reads state of another device");
+    Py_DECREF(answer);
+    return CC_OK;
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
     switch (t->cls) {
-    case CC_T_STATE: return other_device(c) ? cc_call_torch(rec, act, t->name, NULL) : CC_OK;
+    case CC_T_STATE: return other_device(c) ? state_of_other_device(rec, act, c, t) : CC_OK;
+    case CC_T_SET_STATE: rec->trace->other_autocast = rec->trace->other_autocast || other_device(c); break;
     case CC_T_DROP: return CC_OK;
     case CC_T_SCOPE: return cc_scope_before(rec, act, c, t);
     case CC_T_META:
@@ -325,7 +340,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     }
     if (rec->trace->graph->node.n != f->call_nodes && t->cls == CC_T_UNKNOWN) return CC_OK;
     unsigned flags = t->node_flags;
-    if (t->cls == CC_T_SET_STATE) flags |= CC_N_EFFECT;
+    if (t->cls == CC_T_SET_STATE || t->cls == CC_T_ASSERT) flags |= CC_N_EFFECT;
     if (t->cls == CC_T_UNKNOWN) {
         if (!cc_value_has_tensor(result, 1))
             return cc_rec_poison(rec, act, CC_R_UNKNOWN_CALL, t->name ? t->name : "torch function");
@@ -346,8 +361,11 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
                              .bound = status == 0 ? &bound : NULL,
                              .dynamic = t->dynamic_shape && status != 0,
                              .state = t->cls == CC_T_SET_STATE,
-                             .safe = t->cls == CC_T_OP && !t->raises};
-    return cc_node_add(rec, act, &spec, result);
+                             .makes = t->cls == CC_T_MAKE,
+                             .safe = (t->cls == CC_T_OP || t->cls == CC_T_MAKE) && !t->raises};
+    if (t->cls == CC_T_ASSERT) return cc_node_check(rec, act, &spec);
+    const bool itself = c->n > 0 && result == c->in[0] && !cc_tens_is(result); /* Generator.manual_seed */
+    return cc_node_add(rec, act, &spec, itself ? Py_None : result);
 }
 
 /* ------------------------------------------------------------------ classes */

@@ -179,7 +179,7 @@ int cc_node_args(CcRec *rec, const CcCallSpec *spec) {
 static int result_types(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcType *types, int max, bool *sequence) {
     *sequence = false;
     if (result == NULL || result == Py_None) return 0;
-    if (cc_tens_is(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result) ||
+    if (cc_tens_is(result) || PyFloat_CheckExact(result) || PyUnicode_CheckExact(result) || spec->makes ||
         cc_scope_made(spec, result)) {
         if (known(rec, result) && cc_tens_is(result)) return 0;
         types[0] = type_of(rec, result);
@@ -593,6 +593,7 @@ CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec) {
         rec->trace->impure = impure;
         rec->trace->lasting = lasting;
         rec->trace->ops--;
+        cc_vec_last(&rec->trace->node).asserts = true;
     }
     return go;
 }

@@ -119,6 +119,7 @@ typedef enum CcKernel { CC_KERNEL_C, CC_KERNEL_KEEPS, CC_KERNEL_PYTHON } CcKerne
 typedef struct CcAction {
     uint8_t form;
     uint8_t arg;       /* operator number */
+    bool asserts;      /* raises or has no effect */
     bool state;        /* sets ambient state: running it again restores what a failed run changed */
     bool sequence;     /* the result is a sequence whose items are the node's values */
     uint8_t kernel;    /* CcKernel; PYTHON: avoid running it a second time */
@@ -249,8 +250,9 @@ typedef struct CcTrace {
     /* a node after random draws may raise into a handler: each run saves the generator's state, so that it can run
      * again */
     bool redraws;
-    bool python; /* a node has a kernel in Python (CC_KERNEL_PYTHON) */
-    int ops;     /* nodes that are tensor ops */
+    bool python;         /* a node has a kernel in Python (CC_KERNEL_PYTHON) */
+    bool other_autocast; /* sets autocast's state on a device without a row in mode.def */
+    int ops;             /* nodes that are tensor ops */
     /* guards of generators that a run replaces or drops: cc_generator_retire */
     CC_VEC(int) adopted;
     CC_VEC(struct CcKept {

@@ -476,13 +476,14 @@ typedef struct CcCallSpec {
     const CcBound *bound; /* NULL: host node */
     bool dynamic;         /* the shapes of its results depend on data */
     bool state;           /* sets ambient state */
+    bool makes;           /* its result may be an object of torch's that no guard describes: a value of the graph */
     bool safe;            /* does not raise depending on data */
     CcKernel kernel;
     bool checked; /* a replay compares its results' metadata with the recorded ones */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand has no recipe (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
-/* Adds a node without results that only checks: the trace can still run again eagerly. */
+/* Adds a node that raises or has no effect: the trace can still run again eagerly. */
 CcGo cc_node_check(CcRec *rec, CcAct *act, const CcCallSpec *spec);
 CcGo cc_node_effect(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
 int cc_node_args(CcRec *rec, const CcCallSpec *spec); /* recipes of its operands; -1: rec->unbuildable */

@@ -117,7 +117,7 @@ static bool undoable(const CcTrace *t) {
     for (int i = 0; i < t->graph->node.n; i++) {
         const CcNode *n = &t->graph->node.at[i];
         const CcAction *a = &t->node.at[n->host];
-        if (a->state || a->form == CC_F_ASSERT) continue;
+        if (a->state || a->asserts) continue;
         if (n->flags & CC_N_EFFECT || (n->flags & CC_N_WRITES && !undoable_write(t, n))) return false;
         if (n->flags & CC_N_RANDOM && (n->n_out == 0 || t->graph->val.at[n->out0].type.device != 1)) return false;
     }

@@ -258,7 +258,7 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
         out.node_flags = CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT;
         out.dynamic_shape = true;
     }
-    if (f->cls == CC_T_OP) apply_arguments(f, self && cc_tens_is(self), args, n, kwnames, &out);
+    if (f->cls == CC_T_OP || f->cls == CC_T_MAKE) apply_arguments(f, self && cc_tens_is(self), args, n, kwnames, &out);
     out.raises = out.dynamic_shape || e == NULL || e->raises;
     return out;
 }
