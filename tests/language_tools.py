@@ -424,3 +424,34 @@ def assert_async_caught(x):
         return x + 1
     except RuntimeError:
         return x - 1
+
+
+# ---- sizes and strides changed in place ------------------------------------------------------------------------------
+@case
+def reshaped_in_place(x):
+    y, seen = x * 2, []
+    flat = y.view(-1)
+    seen.append(y)
+    y.t_()
+    y[0, 1] = 5
+    flat[0] = 7
+    y.unsqueeze_(0).transpose_(1, 2)
+    return y, flat, y.squeeze_(0).is_contiguous(), seen[0] is y, y.swapaxes_(0, 1).stride()
+
+
+@case(inputs=lambda i: (t(3, 4, seed=i), []))
+def reshaped_after_it_is_kept(x, seen):
+    y = x * 2
+    seen.append(y)
+    y.unsqueeze_(0)
+    z = y[0]
+    y.add_(1)
+    return y, z, {"y": y}, seen[0] is y
+
+
+@case
+def reshaped_views(x):
+    y = x[1:]
+    y.unsqueeze_(1)
+    y.mul_(2)
+    return y, [v.unsqueeze_(0) for v in x.split(1)]

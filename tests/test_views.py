@@ -1,5 +1,6 @@
 """Views that only kernels read are no steps, and results never depend on that: offsets, strides, aliasing, memory plan."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import alike
+from conftest import alike, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -288,3 +289,45 @@ def test_short_rows(width, dtype):
     check(lambda x: (x.flip(0), x.flip(1), x[:, 1:].contiguous()), x)
     check(lambda x, c: (torch.cat((x, c, x), 1), torch.stack((x, x), 1), torch.nn.functional.pad(x, (2, 1))), x, column)
     check(lambda x, i: torch.nn.functional.embedding(i, x), x, torch.arange(5000, -1, -1))
+
+
+# ---- sizes and strides changed in place: the tensor stands for a view, and is none -----------------------------------
+def saved_before(x, w):
+    loss = (x * w).sum()
+    x.unsqueeze_(0)
+    return loss, x
+
+
+def saved_after(x, w):
+    x.unsqueeze_(0)
+    return (x * w).sum(), x
+
+
+def reshaped_wrongly(x, w):
+    with contextlib.suppress(IndexError):
+        x.unsqueeze_(7)
+    return x * w, x.shape
+
+
+@pytest.mark.parametrize("fn", [saved_before, saved_after, reshaped_wrongly], ids=lambda f: f.__name__)
+def test_reshaped_in_place_under_autograd(fn):
+    """Of what autograd has saved before, the backward raises."""
+    outcomes = same(
+        lambda x, w: fn(x > 0, w) if fn is saved_after else fn(x * 2, w),
+        make_args=lambda i: (torch.randn(3) + i, torch.randn(3).requires_grad_()),
+        no_grad=False,
+        backward=True,
+        raises=True,
+        hit=False,
+    )
+    assert all((o.error is RuntimeError) == (fn is saved_before) for o in outcomes)
+
+
+def test_reshaped_in_place_is_no_view():
+    """Later code may write to it under grad mode."""
+    compiled = ccompile.compile(lambda x: (x * 2).unsqueeze_(0))
+    with torch.no_grad():
+        results = [compiled(torch.ones(3)) for _ in range(3)]
+    for y in results:
+        assert not y._is_view()
+        y.mul_(torch.ones(3, requires_grad=True)).sum().backward()

@@ -291,6 +291,10 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
         const CcCallSpec spec = cc_call_spec(c, t->name != NULL ? t->name : "metadata");
         return cc_sym_call(rec, act, ev, &spec);
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
+    case CC_T_RESHAPES: {
+        const CcGo go = torch_operands(rec, act, c, false);
+        return go != CC_OK ? go : cc_reshape_before(rec, act, ev, c, t);
+    }
     case CC_T_BREAK: return cc_call_torch(rec, act, t->name, t->why);
     case CC_T_APPLY:
         if (cc_mode_grad_now() && cc_kernel_pure(rec, c->func, c->in, c->n)) {

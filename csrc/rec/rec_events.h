@@ -289,4 +289,7 @@ bool cc_scope_made(const CcCallSpec *spec, PyObject *result); /* the C++ guard o
 /* only torch knows whether its results are inference tensors */
 bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);
 
+/* ---- reshape.c: ops that change a tensor's own sizes and strides ---- */
+CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t);
+
 #endif

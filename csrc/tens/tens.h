@@ -135,6 +135,7 @@ typedef enum CcTorchClass {
     CC_T_SCOPE,     /* makes, enters or leaves a block of inference mode or of a device */
     CC_T_ASSERT,    /* raises if a tensor's data say so, and has no other effect: a node */
     CC_T_MAKE,      /* makes an object that only further calls of torch use (a generator): a value of the graph */
+    CC_T_RESHAPES,  /* changes the tensor's own sizes or strides as its namesake without '_' gives them */
     CC_T_DROP,      /* bookkeeping without visible effect (_log_api_usage_once): not replayed */
     /* Function.apply: runs the Python code of a custom autograd.Function; a break while autograd is on */
     CC_T_APPLY,

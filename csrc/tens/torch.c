@@ -253,7 +253,7 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
     if (!*out.name) out.name = "torch.ops"; /* pybind gives operators no name */
     const Fact *f = &FACT[e ? e->fact : F_UNKNOWN];
     out.cls = f->cls;
-    if (f->cls == CC_T_VALUE || f->cls == CC_T_BREAK) out.why = f->why;
+    if (f->cls == CC_T_VALUE || f->cls == CC_T_BREAK || f->cls == CC_T_RESHAPES) out.why = f->why;
     if (f->cls == CC_T_UNKNOWN) {
         out.node_flags = CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT;
         out.dynamic_shape = true;
