@@ -2,9 +2,10 @@
 
 import collections
 import dataclasses
+import threading
 
 import torch
-from language_cases import case, made
+from language_cases import Seen, case, made
 
 
 # ---- class statements inside -----------------------------------------------------------------------------------------
@@ -485,3 +486,49 @@ def getattr_by_name(x):
         hasattr(x, "shape"),
         getattr(torch, "relu")(x),
     )
+
+
+# ---- threading.local -------------------------------------------------------------------------------------------------
+def with_local(fn):
+    """fn(x, local), and what the local holds in this thread."""
+
+    def make():
+        local = threading.local()
+        local.scale, local.kept = 2.0, None
+        return lambda x: fn(x, local), Seen(lambda: [dict(vars(local))])
+
+    make.__name__ = fn.__name__
+    return made(make)
+
+
+@with_local
+def thread_local_read(x, local):
+    return x * local.scale, hasattr(local, "absent"), getattr(local, "absent", 3)
+
+
+@with_local
+def thread_local_written(x, local):
+    local.rows = x.shape[0]
+    local.rows += 1
+    local.kept = x * local.rows
+    del local.scale
+    local.scale = 3.0
+    return local.kept + local.scale
+
+
+@with_local
+def thread_local_stack(x, local):
+    if not hasattr(local, "stack"):
+        local.stack = []
+    local.stack.append(2)
+    y = x * local.stack[-1]
+    local.stack.pop()
+    return y
+
+
+@with_local
+def thread_local_lacks(x, local):
+    try:
+        return local.absent
+    except AttributeError as error:
+        return x + 1, str(error)

@@ -9,13 +9,14 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import types
 
 import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import EAGER, alike, outcome, replaying
+from conftest import EAGER, alike, outcome, replaying, together
 from guard_cases import linear, t
 from torch import nn
 
@@ -432,3 +433,26 @@ def test_an_object_that_was_replaced_by_one_whose_class_changes():
         torch.testing.assert_close(compiled(x), x + 1)
     later.__class__ = Second
     torch.testing.assert_close(compiled(x), x + 2)
+
+
+def test_each_thread_has_its_own_local():
+    """A memo of one thread says nothing about another's attributes."""
+    local, wrong = threading.local(), []
+    local.k = 1.0
+    compiled = ccompile.compile(lambda x: x * local.k)
+
+    def work(k):
+        with pytest.raises(AttributeError):
+            compiled(torch.ones(1))
+        local.k = k
+        wrong.extend(k for _ in range(5) if compiled(torch.ones(1)).item() != k)
+
+    for _ in range(5):
+        compiled(torch.ones(1))
+    for k in (2.0, 3.0):
+        thread = threading.Thread(target=work, args=(k,))
+        thread.start()
+        thread.join()
+        assert compiled(torch.ones(1)).item() == 1.0
+    together(4, lambda k: work(float(k)))
+    assert not wrong

@@ -94,6 +94,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
     case CC_SRC_CONST: return g->key;
     case CC_SRC_DICTOF: return cc_obj_dict(parent);
+    case CC_SRC_LOCAL: return cc_obj_local_dict(parent);
     case CC_SRC_PROXIED: return cc_obj_proxy_target(parent);
     case CC_SRC_KEY: return read_key(parent, g->key);
     case CC_SRC_OWN: { /* a tensor gets a dict only when it needs one */

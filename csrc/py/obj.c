@@ -54,6 +54,13 @@ PyObject *cc_obj_dict(PyObject *o) {
     return at != NULL ? *at : NULL;
 }
 
+PyObject *cc_obj_local_dict(PyObject *o) {
+    PyObject *dict = cc_known_is(o, CC_KNOWN_LOCAL) ? PyObject_GetAttrString(o, "__dict__") : NULL;
+    if (dict == NULL) cc_raised_clear();
+    Py_XDECREF(dict); /* this thread's state holds it */
+    return dict;
+}
+
 /* 3.13's PyObject_GenericSetDict leaves the inline values valid: attributes set later would not be in the new dict. */
 int cc_obj_set_dict(PyObject *o, PyObject *dict) {
 #if PY_VERSION_HEX >= 0x030D0000

@@ -375,6 +375,7 @@ PyObject *const *cc_obj_range_parts(PyObject *range);
 CC_BORROW PyObject *cc_obj_proxy_target(PyObject *proxy); /* the mapping behind a types.MappingProxyType */
 /* The class whose MRO a super object searches, and the class behind which the search begins; NULL: unbound. */
 CC_BORROW PyTypeObject *cc_obj_super(PyObject *super, PyTypeObject **behind);
+CC_BORROW PyObject *cc_obj_local_dict(PyObject *o); /* the attributes of a threading.local in this thread */
 bool cc_obj_may_have_dict(PyObject *o); /* whether it has an instance dict, or gets one when an attribute is set */
 /* Where the object stores its dict pointer; NULL: nowhere, or at an offset that depends on the object's size. */
 PyObject *const *cc_obj_dict_at(PyObject *o);

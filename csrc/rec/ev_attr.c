@@ -44,7 +44,7 @@ static bool known_getattro(PyTypeObject *t) {
     const getattrofunc f = t->tp_getattro;
     return f == PyObject_GenericGetAttr || f == slot_getattr || f == slot_getattribute ||
            f == PyType_Type.tp_getattro || f == PyModule_Type.tp_getattro || f == PySuper_Type.tp_getattro ||
-           f == PyMethod_Type.tp_getattro || t == &PyFunction_Type ||
+           f == PyMethod_Type.tp_getattro || t == &PyFunction_Type || t == cc_known_type(CC_KNOWN_LOCAL) ||
            t == cc_known_type(CC_KNOWN_PYBIND_TYPE); /* of a type: its methods are unbound */
 }
 
@@ -176,10 +176,18 @@ static PyObject *unseen_part(PyObject *d, const char *part) {
 /* A descriptor implemented in Python: its code is recorded, and may raise AttributeError. */
 static bool runs_python(PyObject *d) { return cc_python_class(Py_TYPE(d)) || Py_IS_TYPE(d, &PyProperty_Type); }
 
+/* Where the attributes of an instance are: a threading.local has a dict for each thread. */
+static PyObject *dict_of(PyObject *o) { return cc_known_is(o, CC_KNOWN_LOCAL) ? cc_obj_local_dict(o) : cc_obj_dict(o); }
+
+static int read_dict(CcRec *rec, PyObject *o, int source, PyObject *dict) {
+    const CcSource kind = cc_known_is(o, CC_KNOWN_LOCAL) ? CC_SRC_LOCAL : CC_SRC_DICTOF;
+    return cc_value_read(rec, kind, source, NULL, 0, 0, dict);
+}
+
 static PyObject *look_in_dict(CcRec *rec, CcAct *act, PyObject *o, int source, PyObject *name) {
-    PyObject *dict = cc_obj_dict(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
+    PyObject *dict = dict_of(o), *own = dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
     if (source >= 0 && dict != NULL) {
-        const int ds = cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        const int ds = read_dict(rec, o, source, dict);
         /* vars(o).update(...): guards the whole earlier content */
         if (cc_value_dirty_key(rec, dict) == CC_DIRTY_ALL) (void)cc_value_dirty(rec, dict);
         if (cc_value_known(rec, dict)) return own;
@@ -345,7 +353,9 @@ static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, boo
     if (Py_IS_TYPE(o, &PySuper_Type)) return look_super(rec, act, o, name);
     if (unseen_part(cc_type_lookup(Py_TYPE(o), name), "fget") != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
-    if (!known_getattro(Py_TYPE(o)) && !cc_value_const(o) && !cc_value_annotation(o) && Py_TYPE(o)->tp_getattro != NULL)
+    const bool locals = cc_known_is(o, CC_KNOWN_LOCAL) && PyUnicode_Compare(name, str_dict) == 0;
+    if ((!known_getattro(Py_TYPE(o)) || locals) && !cc_value_const(o) && !cc_value_annotation(o) &&
+        Py_TYPE(o)->tp_getattro != NULL)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (cc_value_const(o) && !cc_python_class(Py_TYPE(o))) return CC_OK;
     if (PyMethod_Check(o)) return look_method(rec, act, o, name);
@@ -576,7 +586,7 @@ static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     const setattrofunc f = Py_TYPE(o)->tp_setattro;
     if (f == slot_setattr) return CC_OK; /* Python code: recorded inside */
-    if (f != PyObject_GenericSetAttr && !PyType_Check(o) && !PyModule_Check(o))
+    if (f != PyObject_GenericSetAttr && !PyType_Check(o) && !PyModule_Check(o) && !cc_known_is(o, CC_KNOWN_LOCAL))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (PyType_Check(o))
         return plain_of_class(rec, o, name, v) ? CC_OK
@@ -614,14 +624,13 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
         return CC_OK; /* its setter was recorded */
     const int source = cc_value_source(rec, o);
     if (source < 0) return CC_OK; /* fresh */
-    PyObject *dict = PyModule_Check(o) ? PyModule_GetDict(o) : cc_obj_dict(o);
+    PyObject *dict = PyModule_Check(o) ? PyModule_GetDict(o) : dict_of(o);
     if (d != NULL && Py_TYPE(d) == &PyMemberDescr_Type) {
         CcProv *p = cc_value_find(rec, o);
         if (v == NULL && !p->dirty) cc_value_written(rec, CC_SRC_MEMBER, source, d, true);
         p->dirty = CC_DIRTY_ALL;
     } else if (dict != NULL) {
-        const int ds = PyModule_Check(o) ? cc_value_const_source(rec, dict)
-                                         : cc_value_read(rec, CC_SRC_DICTOF, source, NULL, 0, 0, dict);
+        const int ds = PyModule_Check(o) ? cc_value_const_source(rec, dict) : read_dict(rec, o, source, dict);
         cc_value_written(rec, CC_SRC_KEY, ds, name, v == NULL);
         CcProv *p = cc_value_find(rec, dict);
         if (p != NULL && p->origin == CC_O_SOURCE) p->dirty = CC_MAX(p->dirty, CC_DIRTY_KEYS);

@@ -643,7 +643,8 @@ static PyObject *none_if(int status) { return status < 0 ? NULL : Py_NewRef(Py_N
 
 /* Performs a generic store: a __setattr__ in Python was recorded, so only its final store is replayed. */
 static int set_attr(PyObject *o, PyObject *name, PyObject *v) {
-    if (!PyType_Check(o) && !PyModule_Check(o)) return PyObject_GenericSetAttr(o, name, v);
+    if (!PyType_Check(o) && !PyModule_Check(o) && !cc_known_is(o, CC_KNOWN_LOCAL))
+        return PyObject_GenericSetAttr(o, name, v);
     return PyObject_SetAttr(o, name, v);
 }
 
