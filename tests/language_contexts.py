@@ -350,24 +350,24 @@ def methods_made(x):
     return types.MethodType(scale, x)(3), types.MethodType(scale, 4)(5)
 
 
-@case(over=1)  # torch.func is one break; Dynamo traces it
+@case
 def function_mapped(x):
     y = torch.func.vmap(lambda v: v * 2 + 1)(x + 1)
     return y * 2
 
 
-@case(over=1)
+@case
 def function_differentiated(x):
     y = torch.func.grad(lambda v: (v * v).sum())(x + 1)
     return y * 2
 
 
-@case(over=1)
+@case
 def function_jacobian(x):
     return torch.func.jacrev(torch.sin)(x[0] + 1) * 2, x + 1
 
 
-@case(hit=False, over=3)
+@case(hit=False, over=2)  # vjp and its function are a break each; Dynamo traces them
 def function_forward_and_back(x):
     a, b = torch.func.jvp(torch.sin, (x + 1,), (torch.ones_like(x),))
     back = torch.func.vjp(torch.cos, x)[1]
@@ -380,7 +380,7 @@ def function_of_parameters():
     return lambda x: torch.func.functional_call(LINEAR, parameters, (x,)) + LINEAR(x)
 
 
-@made(over=1)
+@made
 def function_of_an_ensemble():
     nets = [nn.Linear(3, 2) for _ in range(3)]
     parameters, buffers = torch.func.stack_module_state(nets)
@@ -392,6 +392,125 @@ def function_of_an_ensemble():
         return torch.func.vmap(one, in_dims=(0, 0, None))(parameters, buffers, x * 2).sum(0)
 
     return fn
+
+
+@case
+def function_results_in_a_tree(x):
+    f = torch.func.vmap(lambda v, w: {"sum": v + w, "parts": (v * w, [v.sum()])})
+    out = f(x, x * 2)
+    out["own"] = 1
+    return out, out["parts"][1][0] + 1
+
+
+@case
+def function_of_functions(x):
+    def square(v):
+        return (v * v).sum()
+
+    def slope(v, w):
+        return torch.func.jvp(torch.func.grad(square), (v,), (w,))[1]
+
+    return torch.vmap(torch.func.grad(square))(x), slope(x, x + 1), torch.func.hessian(square)(x[0])
+
+
+@made
+def function_of_each_sample():
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    def loss(parameters, v):
+        return torch.func.functional_call(net, parameters, (v[None],)).square().sum()
+
+    def fn(x):
+        parameters = {k: v.detach() for k, v in net.named_parameters()}
+        grads, values = torch.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0))(parameters, x * 2)
+        return {k: v.mean(0) for k, v in grads.items()}, values
+
+    return fn
+
+
+@case
+def function_reads_what_is_written(x):
+    b = x * 1
+    b.add_(1)
+    y = torch.vmap(lambda v: v * b[0])(x)
+    b.mul_(2)
+    return y, b, torch.vmap(lambda v: v + b)(x)
+
+
+@made
+def function_reads_a_module_that_is_written():
+    net = nn.Linear(3, 2)
+
+    def fn(x):
+        with torch.no_grad():
+            net.weight.add_(1)
+        y = torch.vmap(net)(x)
+        with torch.no_grad():
+            net.weight.mul_(0.5)
+        return y, torch.vmap(lambda v: net(v))(x)
+
+    return fn, net
+
+
+@case(hit=False, over=1)  # the function can't be called later than it is
+def function_writes(x):
+    seen = []
+
+    def fn(v):
+        seen.append(v.dim())
+        return v * 2
+
+    return torch.vmap(fn)(x), seen
+
+
+@case(over=1)
+def function_writes_its_argument(x):
+    y = x * 2
+    s = torch.vmap(lambda v: nn.functional.relu(v, True).sum())(y)
+    return s, y * 3, y
+
+
+@case(over=1)
+def function_gives_its_argument(x):
+    return torch.vmap(lambda v: v)(x).add_(1), x
+
+
+@case(over=1)
+def function_draws(x):
+    return torch.vmap(lambda v: v + torch.rand(3), randomness="different")(x), torch.rand(2)
+
+
+@case(over=1)
+def function_reads_a_number(x):
+    n = x.sum().item()
+    return torch.vmap(lambda v: v * n)(x) + n
+
+
+class Scaled(nn.Module):
+    scale = 1.0
+
+    def scaled(self, x):
+        return x * self.scale
+
+    def forward(self, x):
+        return self.scaled(x) + 1
+
+
+@made(hit=False, over=1)
+def function_reads_an_attribute_that_is_written():
+    module = Scaled()
+
+    def fn(x):
+        module.scale = module.scale + 1
+        return torch.vmap(module)(x)
+
+    return fn, module
+
+
+@made
+def function_reads_an_attribute():
+    module = Scaled()
+    return lambda x: torch.vmap(module)(x * 2) + 1
 
 
 # ---- autocast on devices that are not there --------------------------------------------------------------------------

@@ -536,6 +536,11 @@ static bool reads_spread(CcRec *rec, PyObject *const *in, int n) {
     return true;
 }
 
+static CcGo transform_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
+    const CcGo go = torch_operands(rec, act, c, false);
+    return go != CC_OK ? go : cc_transform_call(rec, act, ev, c);
+}
+
 /* A Python function is recorded (CC_OK) unless a row of library.def gives it a meaning of its own. */
 static CcGo function_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
     PyFunctionObject *f = (PyFunctionObject *)c->func;
@@ -544,6 +549,7 @@ static CcGo function_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled 
     if (pure != CC_PURE_NOT) go = cc_backcall_pure(rec, act, ev, pure, c->func, c->in, c->n, c->kwnames);
     if (go == CC_OK && cc_library_through(f))
         go = cc_checkpoint_call(rec, act, ev, c->func, c->in, cc_call_positional(c), c->kwnames);
+    if (go == CC_OK && cc_library_transform(f)) go = transform_before(rec, act, ev, c);
     if (go == CC_OK && cc_library_wraps(f))
         go = cc_backcall_unwrapped(rec, ev, c->func, c->in, cc_call_positional(c), c->kwnames);
     return go != CC_OK || cc_library_recorded(f) ? go : break_at_library(rec, act, ev, f);

@@ -96,6 +96,8 @@ static bool keeps_function(PyFunctionObject *f, int depth) {
     return keeps_code((PyCodeObject *)f->func_code, f->func_globals, depth - 1);
 }
 
+bool cc_kernel_plain(PyObject *o) { return torch_module(o) || plain_builtin(o); }
+
 static bool keeps(PyObject *o, int depth) {
     return torch_module(o) || plain_builtin(o) || (PyFunction_Check(o) && keeps_function((PyFunctionObject *)o, depth));
 }
@@ -146,7 +148,7 @@ static bool keeps_op(const char *prefix, size_t n) {
 }
 
 /* Whether the trace has written to modules' globals or to functions' attributes, which kernels may read. */
-static bool globals_written(const CcRec *rec) {
+bool cc_kernel_globals_written(const CcRec *rec) {
     for (int e = 0; e < rec->effect.n; e++) {
         PyObject *o = rec->effect.at[e].n > 0 ? rec->effect.at[e].in[0] : NULL;
         if (o == NULL) continue;
@@ -159,7 +161,7 @@ static bool globals_written(const CcRec *rec) {
 /* ------------------------------------------------------------------ autograd.Function */
 
 /* Names of attributes or functions that write to a tensor, draw random numbers, or set torch's state. */
-static bool impure_name(PyObject *name) {
+bool cc_kernel_impure_name(PyObject *name) {
     static const char *const names[] = {"data", "grad", "normal", "mark_dirty"};
     static const char *const parts[] = {"rand",        "dropout", "bernoulli", "multinomial", "poisson",
                                         "exponential", "rng",     "seed",      "set_"};
@@ -196,7 +198,7 @@ static bool pure_code(PyCodeObject *co, PyObject *globals) {
         }
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++)
-        if (impure_name(PyTuple_GET_ITEM(co->co_names, i))) return false;
+        if (cc_kernel_impure_name(PyTuple_GET_ITEM(co->co_names, i))) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_consts); i++)
         if (PyCode_Check(PyTuple_GET_ITEM(co->co_consts, i))) return false;
     return code != NULL && !names_out(co->co_consts);
@@ -227,7 +229,7 @@ bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int 
     for (int i = 0; i < n; i++)
         if (!cc_tens_is(in[i]) && !cc_value_const(in[i])) return false;
     return cls != NULL && PyType_Check(cls) && pure_method(cls, "forward") && pure_method(cls, "setup_context") &&
-           !globals_written(rec);
+           !cc_kernel_globals_written(rec);
 }
 
 /* ------------------------------------------------------------------ reads after a Python kernel */
@@ -269,5 +271,5 @@ CcKernel cc_kernel_of(CcRec *rec, const char *name) {
     const size_t n = strcspn(prefix, ".");
     bool other;
     if (!registered(prefix, n, &other)) return CC_KERNEL_C;
-    return !other && !globals_written(rec) && keeps_op(prefix, n) ? CC_KERNEL_KEEPS : CC_KERNEL_PYTHON;
+    return !other && !cc_kernel_globals_written(rec) && keeps_op(prefix, n) ? CC_KERNEL_KEEPS : CC_KERNEL_PYTHON;
 }

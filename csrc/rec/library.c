@@ -2,7 +2,7 @@
  * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
 #include "rec_events.h"
 
-enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH, HANDED, KEEPS, UNWRAPPED };
+enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH, HANDED, KEEPS, UNWRAPPED, TRANSFORM };
 
 static const struct {
     int kind;
@@ -16,7 +16,7 @@ static const struct {
 
 static struct {
     int begin, end; /* rows */
-} of_kind[UNWRAPPED + 1];
+} of_kind[TRANSFORM + 1];
 
 static char folder[4096]; /* the standard library's directory, with a final slash */
 static size_t folder_n;
@@ -88,6 +88,12 @@ static bool listed_behind_wrapper(int kind, PyFunctionObject *func) {
 }
 
 bool cc_library_node(PyFunctionObject *func) { return listed_behind_wrapper(NODE, func); }
+
+bool cc_library_transform(PyFunctionObject *func) {
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const char *path = path_of(co);
+    return path != NULL && listed(TRANSFORM, co, path, 0);
+}
 
 bool cc_library_through(PyFunctionObject *func) { return listed_behind_wrapper(THROUGH, func); }
 

@@ -112,6 +112,12 @@ static void collect(CcRec *rec, PyObject *o, Operands *out, int depth) {
         Py_ssize_t pos = 0;
         PyObject *item;
         while (PyDict_Next(o, &pos, NULL, &item)) collect(rec, item, out, depth - 1);
+    } else if (PyFunction_Check(o)) { /* what a transform of torch.func calls */
+        PyObject *cells = ((PyFunctionObject *)o)->func_closure;
+        for (Py_ssize_t i = 0; cells != NULL && i < PyTuple_GET_SIZE(cells); i++) {
+            PyObject *content = PyCell_GET(PyTuple_GET_ITEM(cells, i));
+            if (content != NULL) collect(rec, content, out, depth - 1);
+        }
     } else if (PySlice_Check(o)) {
         const PySliceObject *s = (PySliceObject *)o;
         collect(rec, s->start, out, 0);

@@ -263,6 +263,7 @@ CC_MUST int cc_callee_init(void);
  * library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
 bool cc_library_node(PyFunctionObject *func);
+bool cc_library_transform(PyFunctionObject *func);
 bool cc_library_device(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);
 bool cc_library_through(PyFunctionObject *func);
@@ -288,6 +289,10 @@ CcGo cc_scope_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t,
 bool cc_scope_made(const CcCallSpec *spec, PyObject *result); /* the C++ guard object of such a block */
 /* only torch knows whether its results are inference tensors */
 bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);
+
+/* ---- transform.c: torch.func's transforms ---- */
+/* CC_DONE: the call is a node; CC_OK: it can't be one. */
+CcGo cc_transform_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
 
 /* ---- reshape.c: ops that change a tensor's own sizes and strides ---- */
 CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t);

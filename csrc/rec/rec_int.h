@@ -587,6 +587,10 @@ CcKernel cc_kernel_of(CcRec *rec, const char *name); /* a callable of torch.ops,
  * code changes and the trace reads later. */
 /* Whether the forward of this Function.apply accesses only its operands, writes to none and draws no random numbers. */
 bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n);
+/* The name of an attribute or a function that writes to a tensor, draws random numbers, or sets torch's state. */
+bool cc_kernel_impure_name(PyObject *name);
+bool cc_kernel_plain(PyObject *o); /* a module of torch, or a builtin that reads only its operands */
+bool cc_kernel_globals_written(const CcRec *rec);
 void cc_kernel_ran(CcRec *rec, const char *name);
 /* This source gave v, and CcGuards.asked was `asked` before. Assumes that such code leaves functions, classes and
  * modules unchanged. */
