@@ -290,6 +290,7 @@ static CcGo tensor_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     const CcGo go = part_of_tensor(d) ? part_before(rec, act, o, name) : CC_OK;
     if (go != CC_OK) return go;
+    if (part_of_tensor(d)) cc_value_requires_read(rec, o);
     /* torch.Tensor is a Python class, whose methods can be patched */
     (void)look_at_hook(rec, Py_TYPE(o));
     (void)look_in_class(rec, act, Py_TYPE(o), name);
@@ -404,6 +405,7 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (part_of_tensor(d)) {
         if (v != NULL && cc_torch_attr(o, name).cls == CC_T_HELD) {
+            if (v != Py_None) cc_value_gradient_read(rec, o);
             cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, v);
             return CC_OK;
         }
@@ -524,6 +526,7 @@ static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     rec->read_grad = true; /* reading grad of a tensor that is not a leaf would warn */
     guard_type_attr(rec, Py_TYPE(o), name, d);
     cc_value_written(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, false);
+    cc_value_gradient_dropped(rec, o);
     PyObject *const in[] = {o, Py_None};
     return cc_node_effect(rec, act,
                           &(CcCallSpec){.form = CC_F_SETATTR, .target = name, .in = in, .n = 2, .name = "grad"}, NULL);

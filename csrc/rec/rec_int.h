@@ -93,7 +93,12 @@ struct CcRec {
         PyObject *copy;
     }) before;
     CC_VEC(int) copied; /* guards of objects whose id() is a key of copy.deepcopy's memo */
-    CcMap distinct;     /* pairs of guards that must read different objects */
+    /* tensors from outside whose requires_grad (0 or 1) the trace has set, or whose gradient it has dropped (-1) */
+    CC_VEC(struct CcRegraded {
+        int guard;
+        int what;
+    }) regraded;
+    CcMap distinct; /* pairs of guards that must read different objects */
     /* tensor -> guard that reads a tensor which no guard can describe: it may be passed on, not used */
     CcMap handed;
     CcMap overwritten;   /* guard id + 1 of each place whose content the trace has replaced */
@@ -277,6 +282,12 @@ void cc_value_copied(CcRec *rec, PyObject *o); /* guards that it differs from th
  * identity, any other object by address, which id() and repr() may have shown. */
 void cc_value_which(CcRec *rec, PyObject *o);
 void cc_value_function_written(CcRec *rec);
+/* The trace has set o's requires_grad, or dropped its gradient. Later reads of another tensor's (also by an op) guard that it is
+ * another object, if it would be read differently. */
+void cc_value_regraded(CcRec *rec, PyObject *o);
+void cc_value_gradient_dropped(CcRec *rec, PyObject *o);
+void cc_value_requires_read(CcRec *rec, PyObject *o);
+void cc_value_gradient_read(CcRec *rec, PyObject *o); /* it has one */
 /* Marks the source as written by this trace: later reads of it add no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
 /* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that `item` (NULL: each

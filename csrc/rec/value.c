@@ -482,24 +482,28 @@ static bool by_identity(PyObject *o) {
     return cc_tens_is(o) || (!cc_value_ident(o) && cc_value_compares_as(o, &PyBaseObject_Type));
 }
 
+/* Two guards read distinct objects: a guard for each pair that nothing else tells apart. */
+static void pair_apart(CcRec *rec, int i, int k) {
+    const int low = CC_MIN(i, k), high = CC_MAX(i, k);
+    CcGuards *gs = &rec->trace->guards;
+    const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
+    if (low == high || (g->source == CC_SRC_CONST && h->source == CC_SRC_CONST)) return;
+    if (g->type != NULL && h->type != NULL && !g->dynamic && !h->dynamic && g->type->ndim >= 0 && h->type->ndim >= 0 &&
+        (g->type->ndim != h->type->ndim ||
+         memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
+        return; /* their guards distinguish them */
+    const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
+    if (cc_map_find(&rec->distinct, pair) != NULL) return;
+    cc_map_put(&rec->distinct, pair, 1);
+    cc_guard_add_check(gs, high, CC_CHK_DISTINCT, NULL, low);
+}
+
 static bool distinct(CcRec *rec, PyObject *a, PyObject *b) {
     if (a == b || Py_TYPE(a) != Py_TYPE(b)) return true;
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
     if (p == NULL || q == NULL) return false;
     /* results of nodes are new objects */
-    if (p->origin != CC_O_SOURCE || q->origin != CC_O_SOURCE) return true;
-    const int low = CC_MIN(p->id, q->id), high = CC_MAX(p->id, q->id);
-    CcGuards *gs = &rec->trace->guards;
-    const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
-    if (g->source == CC_SRC_CONST && h->source == CC_SRC_CONST) return true;
-    if (g->type != NULL && h->type != NULL && !g->dynamic && !h->dynamic && g->type->ndim >= 0 && h->type->ndim >= 0 &&
-        (g->type->ndim != h->type->ndim ||
-         memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
-        return true; /* their guards distinguish them */
-    const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
-    if (cc_map_find(&rec->distinct, pair) != NULL) return true;
-    cc_map_put(&rec->distinct, pair, 1);
-    cc_guard_add_check(gs, high, CC_CHK_DISTINCT, NULL, low);
+    if (p->origin == CC_O_SOURCE && q->origin == CC_O_SOURCE) pair_apart(rec, p->id, q->id);
     return true;
 }
 
@@ -520,6 +524,40 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item) {
     }
     Py_XDECREF(members);
     return ok;
+}
+
+/* ------------------------------------------------------------------ what happened to gradients */
+
+static void note(CcRec *rec, PyObject *o, int what) {
+    const int guard = cc_value_source(rec, o);
+    if (guard < 0) return;
+    for (int i = 0; i < rec->regraded.n; i++)
+        if (rec->regraded.at[i].guard == guard && (rec->regraded.at[i].what < 0) == (what < 0)) {
+            rec->regraded.at[i].what = what;
+            return;
+        }
+    cc_vec_push(&rec->regraded, (struct CcRegraded){guard, what});
+}
+
+enum { DROPPED = -1 };
+
+void cc_value_regraded(CcRec *rec, PyObject *o) { note(rec, o, cc_tens_requires_grad(o)); }
+
+void cc_value_gradient_dropped(CcRec *rec, PyObject *o) { note(rec, o, DROPPED); }
+
+void cc_value_requires_read(CcRec *rec, PyObject *o) {
+    if (rec->regraded.n == 0) return;
+    const int guard = cc_value_source(rec, o), requires = cc_tens_requires_grad(o);
+    for (int i = 0; guard >= 0 && i < rec->regraded.n; i++)
+        if (rec->regraded.at[i].what == !requires) pair_apart(rec, guard, rec->regraded.at[i].guard);
+}
+
+/* Many are the parameters of an optimiser or a module, none of which torch lists twice. */
+void cc_value_gradient_read(CcRec *rec, PyObject *o) {
+    enum { FEW = 16 };
+    const int guard = cc_value_source(rec, o);
+    for (int i = 0; guard >= 0 && rec->regraded.n <= FEW && i < rec->regraded.n; i++)
+        if (rec->regraded.at[i].what == DROPPED) pair_apart(rec, guard, rec->regraded.at[i].guard);
 }
 
 void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable) {
