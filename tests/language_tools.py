@@ -9,6 +9,7 @@ import random
 import time
 import types
 import typing
+import warnings
 import weakref
 
 import numpy as np
@@ -455,3 +456,74 @@ def reshaped_views(x):
     y.unsqueeze_(1)
     y.mul_(2)
     return y, [v.unsqueeze_(0) for v in x.split(1)]
+
+
+# ---- functions of TorchScript ----------------------------------------------------------------------------------------
+def script_branches(x, k: float):
+    y = x * k
+    if bool(y.sum() > 0):
+        y = y.sin()
+    for _ in range(2):
+        y = y + 1
+    return y, {"twice": y * 2}
+
+
+def script_writes(x):
+    return x.add_(1)
+
+
+def script_gives_its_argument(x):
+    return x, x.view(-1)
+
+
+def script_draws(x):
+    return torch.rand_like(x) + x
+
+
+def script_raises(x):
+    if bool(x.sum() > 100):
+        raise ValueError("large")
+    return x + 1
+
+
+def script_selects(x):
+    return x[x > 0]
+
+
+def scripted(fn, call, **options):
+    """call(x, scripted fn)"""
+
+    def make():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            f = torch.jit.script(fn)
+        return lambda x: call(x, f)
+
+    make.__name__ = fn.__name__
+    made(make, **options)
+
+
+scripted(script_branches, lambda x, f: (f(x + 1, 2.0)[1]["twice"] * 3, f(x, 0.5)))
+scripted(script_writes, lambda x, f: (f(x * 2), x), over=1)
+scripted(script_gives_its_argument, lambda x, f: (f(x)[1].add_(1), x), over=1)
+scripted(script_draws, lambda x, f: (f(x), torch.rand(2)), over=1)
+scripted(
+    script_raises, lambda x, f: f(x * 2) * 3, inputs=lambda i: (torch.full((3,), 1000.0 if i == 2 else i),), hit=False
+)
+scripted(script_selects, lambda x, f: f(x * 2) * 3)
+
+
+@made
+def traced_with_a_constant_that_is_written():
+    constant = torch.ones(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f = torch.jit.trace(lambda x: x * constant + 1, torch.ones(2, 3))
+
+    def fn(x):
+        constant.add_(1)
+        y = f(x)
+        constant.mul_(0.5)
+        return y, f(x)
+
+    return fn, Seen(lambda: [constant])

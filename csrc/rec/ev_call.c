@@ -538,7 +538,8 @@ static bool reads_spread(CcRec *rec, PyObject *const *in, int n) {
 
 static CcGo transform_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
     const CcGo go = torch_operands(rec, act, c, false);
-    return go != CC_OK ? go : cc_transform_call(rec, act, ev, c);
+    if (go != CC_OK) return go;
+    return PyFunction_Check(c->func) ? cc_transform_call(rec, act, ev, c) : cc_transform_script(rec, act, ev, c);
 }
 
 /* A Python function is recorded (CC_OK) unless a row of library.def gives it a meaning of its own. */
@@ -573,6 +574,9 @@ static bool getter_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c
 /* A callable that is no Python function: C code, a class, an object of one. */
 static CcGo object_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c) {
     char name[96];
+    const bool script = cc_known_is(c->func, CC_KNOWN_SCRIPT_FUNCTION);
+    const CcGo go = script ? transform_before(rec, act, ev, c) : CC_OK;
+    if (go != CC_OK) return go;
     const CcCallee callee = cc_callee_find(c->func);
     if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_before(rec, act, ev, c, &callee);
     cc_given_arguments(rec, c);

@@ -293,6 +293,7 @@ bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);
 /* ---- transform.c: torch.func's transforms ---- */
 /* CC_DONE: the call is a node; CC_OK: it can't be one. */
 CcGo cc_transform_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
+CcGo cc_transform_script(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c); /* torch.jit.ScriptFunction */
 
 /* ---- reshape.c: ops that change a tensor's own sizes and strides ---- */
 CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t);

@@ -12,6 +12,7 @@ typedef struct Walk {
     CcRec *rec;
     bool mutable, mutates; /* refers to lists or dicts; uses names of methods that change some */
     bool hidden;           /* refers to tensors that the recording does not know: no operands of the node */
+    bool dynamic;          /* sizes of results may depend on data */
     PyTypeObject *cls[CLASSES];
     int n_cls;
     PyObject *seen[CLASSES]; /* functions */
@@ -329,8 +330,8 @@ static bool all_checkable(const Walk *w, PyObject *leaves) {
     return PyList_GET_SIZE(leaves) > 0;
 }
 
-static void add(CcRec *rec, CcAct *act, const CcCalled *c, const Walk *w, PyObject *shape, PyObject *leaves,
-                PyObject *tree) {
+static void add(CcRec *rec, CcAct *act, const CcCalled *c, const char *name, const Walk *w, PyObject *shape,
+                PyObject *leaves, PyObject *tree) {
     static PyObject *function;
     if (function == NULL) function = PyCFunction_New(&definition, NULL);
     PyObject **in = cc_mem_get(sizeof *in * (size_t)(c->n + 2)), *tuple = PyList_AsTuple(leaves);
@@ -345,12 +346,12 @@ static void add(CcRec *rec, CcAct *act, const CcCalled *c, const Walk *w, PyObje
                              .kwnames = c->kwnames,
                              .in = in,
                              .n = c->n + 2,
-                             .name = PyUnicode_AsUTF8(((PyFunctionObject *)c->func)->func_qualname),
+                             .name = name,
                              .flags = w->hidden ? CC_N_EFFECT
                                                 : 0, /* its place among writes to tensors that it reads unseen */
-                             .dynamic = impure,
+                             .dynamic = impure || w->dynamic,
                              .kernel = CC_KERNEL_KEEPS,
-                             .checked = !impure};
+                             .checked = !impure && !w->dynamic};
     if (function == NULL || tuple == NULL) (void)cc_rec_poison(rec, act, CC_R_LIBRARY, spec.name);
     else if (cc_node_add(rec, act, &spec, tuple) == CC_OK && rec->trace != NULL) {
         rec->trace->impure = impure;
@@ -372,6 +373,24 @@ static bool pending(const Walk *w) {
     return cc_kernel_globals_written(w->rec);
 }
 
+/* Calls it, and records the call as a node. */
+static CcGo perform(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const char *name, const Walk *w) {
+    cc_vec_push(&rec->keep, Py_NewRef(c->func));
+    ev->result = cc_call_unseen(act, c->func, c->in, c->n, c->kwnames);
+    (void)cc_look_take_read(); /* the function may read data, because a replay calls it again */
+    PyObject *type, *value, *tb, *leaves = PyList_New(0);
+    PyErr_Fetch(&type, &value, &tb);
+    PyObject *shape = ev->result != NULL && leaves != NULL ? flatten(ev->result, leaves, DEPTH) : NULL;
+    cc_raised_clear();
+    if (rec->trace != NULL && (shape == NULL || !all_checkable(w, leaves)))
+        (void)cc_rec_poison(rec, act, CC_R_LIBRARY, name);
+    else if (rec->trace != NULL) add(rec, act, c, name, w, shape, leaves, ev->result);
+    Py_XDECREF(shape);
+    Py_XDECREF(leaves);
+    PyErr_Restore(type, value, tb);
+    return CC_DONE;
+}
+
 CcGo cc_transform_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
     Walk w = {.rec = rec};
     bool ok = pure(&w, c->func, DEPTH) && cc_node_nameable(rec, c->func, 4);
@@ -380,19 +399,100 @@ CcGo cc_transform_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
     /* Autograd must know of all that requires a gradient. */
     if (w.hidden && (cc_mode_grad_now() || cc_node_catches(rec))) ok = false;
     if (!ok) return CC_OK;
-    cc_vec_push(&rec->keep, Py_NewRef(c->func));
-    ev->result = cc_call_unseen(act, c->func, c->in, c->n, c->kwnames);
-    (void)cc_look_take_read(); /* the function may read data, because a replay calls it again */
-    PyObject *type, *value, *tb, *leaves = PyList_New(0);
-    PyErr_Fetch(&type, &value, &tb);
-    PyObject *shape = ev->result != NULL && leaves != NULL ? flatten(ev->result, leaves, DEPTH) : NULL;
+    return perform(rec, act, ev, c, PyUnicode_AsUTF8(((PyFunctionObject *)c->func)->func_qualname), &w);
+}
+
+/* ------------------------------------------------------------------ functions of TorchScript */
+
+/* A text that a node of TorchScript's graph reports, kept by rec; "" if it reports none. */
+static const char *told(CcRec *rec, PyObject *node, const char *what) {
+    PyObject *text = PyObject_CallMethod(node, what, NULL);
+    const char *s = text != NULL && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : NULL;
     cc_raised_clear();
-    if (rec->trace == NULL) ok = false;
-    else if (shape == NULL || !all_checkable(&w, leaves))
-        (void)cc_rec_poison(rec, act, CC_R_LIBRARY, PyUnicode_AsUTF8(((PyFunctionObject *)c->func)->func_qualname));
-    else add(rec, act, c, &w, shape, leaves, ev->result);
-    Py_XDECREF(shape);
-    Py_XDECREF(leaves);
-    PyErr_Restore(type, value, tb);
-    return CC_DONE;
+    if (text != NULL) cc_vec_push(&rec->keep, text);
+    return s != NULL ? s : "";
+}
+
+static bool script_block(Walk *w, PyObject *block);
+
+/* aten::mul: writes nothing, draws no random numbers. */
+static bool script_op(Walk *w, const char *name, const char *schema) {
+    static const char *const dynamic[] = {"index",  "nonzero",  "masked_select",
+                                          "unique", "bincount", "repeat_interleave"};
+    PyObject *text = PyUnicode_FromString(name);
+    const bool impure = text == NULL || cc_kernel_impure_name(text);
+    for (int i = 0; i < CC_COUNT(dynamic); i++) w->dynamic = w->dynamic || strstr(name, dynamic[i]) != NULL;
+    cc_raised_clear();
+    Py_XDECREF(text);
+    return !impure && strchr(schema, '!') == NULL;
+}
+
+/* A constant that is a tensor may be a tensor of the program, or come back as a result. */
+static bool script_constant(Walk *w, PyObject *node) {
+    PyObject *of = PyObject_CallMethod(node, "kindOf", "s", "value"); /* raises for None */
+    const bool tensor = of != NULL && PyUnicode_Check(of) && cc_text_is(of, "t");
+    PyObject *o = tensor ? PyObject_CallMethod(node, "t", "s", "value") : NULL;
+    const bool hidden = w->hidden;
+    const bool known = !tensor || (o != NULL && pure(w, o, 1));
+    CcTensor t = {0};
+    if (known && tensor) cc_tens_read(o, false, &t);
+    if (known && tensor && t.type.ndim == 0) w->hidden = hidden; /* a number of the traced code */
+    cc_raised_clear();
+    if (o != NULL) cc_vec_push(&w->rec->keep, o);
+    Py_XDECREF(of);
+    return known;
+}
+
+static bool script_node(Walk *w, PyObject *node) {
+    static const char *const prims[] = {"prim::ListConstruct",
+                                        "prim::ListUnpack",
+                                        "prim::TupleConstruct",
+                                        "prim::TupleUnpack",
+                                        "prim::TupleIndex",
+                                        "prim::DictConstruct",
+                                        "prim::If",
+                                        "prim::Loop",
+                                        "prim::dtype",
+                                        "prim::device",
+                                        "prim::NumToTensor",
+                                        "prim::unchecked_cast",
+                                        "prim::Uninitialized",
+                                        "prim::min",
+                                        "prim::max",
+                                        "prim::RaiseException"};
+    const char *kind = told(w->rec, node, "kind");
+    bool known = strncmp(kind, "aten::", 6) == 0 && script_op(w, kind + 6, told(w->rec, node, "schema"));
+    if (strcmp(kind, "prim::Constant") == 0) known = script_constant(w, node);
+    for (int i = 0; !known && i < CC_COUNT(prims); i++) known = strcmp(kind, prims[i]) == 0;
+    PyObject *blocks = known ? PyObject_CallMethod(node, "blocks", NULL) : NULL;
+    PyObject *list = blocks != NULL ? PySequence_List(blocks) : NULL;
+    known = list != NULL;
+    for (Py_ssize_t i = 0; known && i < PyList_GET_SIZE(list); i++) known = script_block(w, PyList_GET_ITEM(list, i));
+    cc_raised_clear();
+    Py_XDECREF(list);
+    Py_XDECREF(blocks);
+    return known;
+}
+
+static bool script_block(Walk *w, PyObject *block) {
+    PyObject *nodes = PyObject_CallMethod(block, "nodes", NULL), *list = nodes != NULL ? PySequence_List(nodes) : NULL;
+    bool known = list != NULL;
+    for (Py_ssize_t i = 0; known && i < PyList_GET_SIZE(list); i++) known = script_node(w, PyList_GET_ITEM(list, i));
+    cc_raised_clear();
+    Py_XDECREF(list);
+    Py_XDECREF(nodes);
+    return known;
+}
+
+CcGo cc_transform_script(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
+    Walk w = {.rec = rec};
+    const int source = cc_value_source(rec, c->func);
+    PyObject *graph = source >= 0 ? PyObject_GetAttrString(c->func, "inlined_graph") : NULL;
+    bool ok = graph != NULL && script_block(&w, graph);
+    cc_raised_clear();
+    Py_XDECREF(graph);
+    for (int i = 0; ok && i < c->n; i++) ok = pure(&w, c->in[i], DEPTH) && cc_node_nameable(rec, c->in[i], 4);
+    if (!ok || pending(&w) || (w.hidden && (cc_mode_grad_now() || cc_node_catches(rec)))) return CC_OK;
+    cc_guard_add_check(&rec->trace->guards, source, CC_CHK_IDENT, c->func, -1);
+    return perform(rec, act, ev, c, "ScriptFunction", &w);
 }
