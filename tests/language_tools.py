@@ -14,6 +14,7 @@ import weakref
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from language_cases import Seen, case, made, t
 from language_library import Version, affine
 from torch import nn
@@ -527,3 +528,10 @@ def traced_with_a_constant_that_is_written():
         return y, f(x)
 
     return fn, Seen(lambda: [constant])
+
+
+@case(inputs=lambda i: ({"a": t(3, seed=i), "b": [t(2, seed=i), (t(2, seed=i + 1), None)]},))
+def trees_mapped(tree):
+    leaves, spec = pytree.tree_flatten(tree)
+    doubled = pytree.tree_unflatten([v * 2 if isinstance(v, torch.Tensor) else v for v in leaves], spec)
+    return doubled, pytree.tree_map_only(torch.Tensor, torch.sin, tree)

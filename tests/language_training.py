@@ -5,7 +5,7 @@ import functools
 import typing
 
 import torch
-from language_cases import case, made, t
+from language_cases import Seen, case, made, t
 from torch import nn
 
 
@@ -345,3 +345,27 @@ def adversarial_step(x):
         a = x.clone().detach().requires_grad_(True)
         torch.nn.functional.cross_entropy(a @ w, torch.tensor([0, 1])).backward()
     return (x + 0.1 * a.grad.sign()).clamp(-1, 1)
+
+
+def averaged(**options):
+    """A model and its average, whose update reads in two places whether it is the first one."""
+    model = nn.Linear(3, 2)
+    average = torch.optim.swa_utils.AveragedModel(model, **options)
+
+    def fn(x):
+        with torch.no_grad():
+            model.weight.add_(x.mean())
+        average.update_parameters(model)
+        return average(x)
+
+    return fn, Seen(lambda: [*model.state_dict().values(), *average.state_dict().values()])
+
+
+@made(over=1)
+def averaged_model():
+    return averaged()
+
+
+@made(over=1)  # each list of parameters and buffers is a chain of two generators, alive at the first break
+def averaged_model_with_buffers():
+    return averaged(avg_fn=lambda p, q, n: 0.9 * p + 0.1 * q, use_buffers=True)

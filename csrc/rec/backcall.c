@@ -437,11 +437,24 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 /* ------------------------------------------------------------------ generators over the content of modules */
 
+/* itertools.chain() of iterators that only the stack holds: of lists that replace such generators. */
+static bool chains_listed(CcRec *rec, const CcEvent *ev) {
+    static PyObject *chain;
+    if (chain == NULL) chain = cc_obj_of_module("itertools", "chain");
+    bool listed = ev->in[0] == chain && ev->name == NULL;
+    for (int i = 1; listed && i < ev->n; i++) {
+        const CcProv *p = cc_value_find(rec, ev->in[i]);
+        listed = Py_IS_TYPE(ev->in[i], &PyListIter_Type) && p != NULL && p->origin == CC_O_FRESH &&
+                 Py_REFCNT(ev->in[i]) == 1 + (p->weak == NULL);
+    }
+    return listed;
+}
+
 /* module.parameters() and its kin only read modules, so it does not matter when they run. A list iterator, which can be
- * rebuilt after a break, replaces the generator. */
+ * rebuilt after a break, replaces the generator, and a chain of such iterators. */
 CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyFunctionObject *f = ev->kind == CC_EV_CALL ? cc_call_function(ev->in[0]) : NULL;
-    if (f == NULL || !cc_library_listed(f)) return CC_OK;
+    if (ev->kind != CC_EV_CALL || ((f == NULL || !cc_library_listed(f)) && !chains_listed(rec, ev))) return CC_OK;
     const CcGo go = cc_op_before(rec, act, ev);
     if (go != CC_OK) return go;
     const size_t n_kw = ev->name != NULL ? (size_t)PyTuple_GET_SIZE(ev->name) : 0;

@@ -479,6 +479,12 @@ static CcGo lose(CcRec *rec, CcAct *act, CcGo go, CcReason reason, const char *w
     return go == CC_DONE ? CC_DONE : lost;
 }
 
+static bool site_of_unbuildable(const CcRec *rec) {
+    for (int i = 0; i < rec->sites->at.n; i++)
+        if (rec->sites->at.at[i].why.reason == CC_R_UNBUILDABLE) return true;
+    return false;
+}
+
 CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
     if (rec->maybe_freed.n + rec->unweak.n > 0) cc_finalizers_check_freed(rec);
@@ -498,9 +504,11 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->opaque = NULL;
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = cc_site_find(rec->sites, act);
+        /* once one generator over a module's content could not be rebuilt, all of the call's are listed */
+        const CcGo listed =
+            ev->kind == CC_EV_CALL && site_of_unbuildable(rec) ? cc_backcall_listed(rec, act, ev) : CC_OK;
+        if (listed != CC_OK) return listed;
         if (site != NULL && !(ev->flags & CC_EV_INNER)) {
-            const CcGo listed = site->why.reason == CC_R_UNBUILDABLE ? cc_backcall_listed(rec, act, ev) : CC_OK;
-            if (listed != CC_OK) return listed;
             const CcGo go = cc_rec_break(rec, act, site->why.reason, NULL);
             if (go == CC_BREAK) cc_break_copy(&rec->done->brk, &site->why);
             return go;
