@@ -662,7 +662,7 @@ def judge(tens, f, args_of, told):
     """Calls f once and compares what it did with its class; -> list of complaints, or None when it refused the arguments."""
     args = args_of(1)
     c = tens.call(f, args)
-    if c["cls"] in ("BREAK", "SET_STATE"):
+    if c["cls"] in ("BREAK", "SET_STATE", "RESHAPES"):
         return None
     mine = tensors(args)
     copies, versions = [t.clone() for t in mine], [t._version for t in mine]
@@ -772,9 +772,9 @@ def test_classes_agree_with_schemas(tens):
             t = tags(s)
             where = (space, name, s.overload_name, cls)
             out = "out" in s.overload_name or any(a.is_out for a in s.arguments)
-            if "inplace_view" in t and cls != "BREAK":
+            if "inplace_view" in t and cls not in ("BREAK", "RESHAPES"):
                 bad.append((*where, "changes metadata in place"))
-            if s.is_mutable and not out and name not in NOT_WRITERS and cls != "BREAK" and not c & WRITES:
+            if s.is_mutable and not out and name not in NOT_WRITERS and cls not in ("BREAK", "RESHAPES") and not c & WRITES:
                 bad.append((*where, "writes"))
             if "nondeterministic_seeded" in t and cls != "BREAK" and not c & RANDOM:
                 bad.append((*where, "draws"))
@@ -866,11 +866,17 @@ def test_state_and_other_callables(tens):
     assert cls(C._has_torch_function_unary, x) == cls(C._has_torch_function_variadic, x) == "META"
     for f in (x.item, x.tolist, torch.Tensor.__bool__, x.__float__, torch.equal, torch.is_nonzero, x.numpy):
         assert cls(f, x) == "VALUE", f
-    for f in (x.detach_, x.resize_, x.set_, x.t_, x.data_ptr, torch.from_numpy, torch.set_num_threads,
-              torch.default_generator.manual_seed, torch.Generator().get_state,
-              torch.autograd.Variable._execution_engine.run_backward, x.untyped_storage().data_ptr):
+    for f in (x.detach_, x.resize_, x.set_, x.data_ptr, torch.from_numpy, torch.set_num_threads,
+              torch.default_generator.initial_seed, torch.autograd.Variable._execution_engine.run_backward, x.untyped_storage().data_ptr):
         c = tens.call(f, ())
         assert c["cls"] == "BREAK" and c["why"], f
+    for f in (x.t_, x.unsqueeze_, x.squeeze_):
+        c = tens.call(f, ())
+        assert c["cls"] == "RESHAPES" and c["why"], f
+    assert cls(torch._assert_async, x) == "ASSERT" and cls(torch.Generator) == "MAKE"
+    for f in (torch.default_generator.manual_seed, torch.Generator().get_state, torch.Generator().set_state):
+        c = tens.call(f, ())
+        assert (c["cls"], c["flags"]) == ("OP", RANDOM), f
     assert cls(torch.Size([1, 2]).numel) == "META"
     for f in (len, abs, "x".join, dict.get, torch.nn.functional.relu, torch.Tensor, torch.Tensor.split, lambda: 0, 3):
         assert cls(f, x) == "NONE", f

@@ -2,8 +2,13 @@
  * csrc/py, csrc/ir and csrc/tens. */
 #include "../tens/tens.h"
 
-static const char *const CLASS[] = {"NONE", "OP",    "META",    "VALUE", "STATE", "SET_STATE", "SCOPE",
-                                    "DROP", "APPLY", "CONTEXT", "HELD",  "BREAK", "UNKNOWN"};
+static const char *const CLASS[] = {
+    [CC_T_NONE] = "NONE",         [CC_T_OP] = "OP",         [CC_T_META] = "META",
+    [CC_T_VALUE] = "VALUE",       [CC_T_STATE] = "STATE",   [CC_T_SET_STATE] = "SET_STATE",
+    [CC_T_SCOPE] = "SCOPE",       [CC_T_ASSERT] = "ASSERT", [CC_T_MAKE] = "MAKE",
+    [CC_T_RESHAPES] = "RESHAPES", [CC_T_DROP] = "DROP",     [CC_T_APPLY] = "APPLY",
+    [CC_T_CONTEXT] = "CONTEXT",   [CC_T_HELD] = "HELD",     [CC_T_BREAK] = "BREAK",
+    [CC_T_UNKNOWN] = "UNKNOWN"};
 
 static PyObject *longs(const int64_t *v, int n) {
     PyObject *t = PyTuple_New(n);
