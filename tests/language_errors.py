@@ -497,3 +497,32 @@ def warning_as_error(x):
             warnings.warn("now an error")
         except UserWarning as e:
             return x, str(e)
+
+
+@made
+def division_of_floats_in_a_try_block():
+    """Only divisions of integers raise depending on data."""
+    seen = torch.zeros(200)
+
+    def fn(x):
+        y = torch.nn.functional.dropout(x, 0.5)
+        seen.add_(1)
+        try:
+            z = torch.div(x, x * 0, out=torch.empty(2, 3))
+            return y, z, torch.fmod(x, x - x), torch.floor_divide(x, 0.5), x % 0.0
+        except RuntimeError:
+            return y
+
+    return fn, Seen(lambda: [seen])
+
+
+@case(
+    inputs=lambda i: (torch.ones(3, dtype=torch.int64), torch.tensor([1, 0 if i == 2 else 1, 2]), torch.zeros(200)),
+    hit=False,
+)
+def division_of_integers_in_a_try_block(x, y, seen):
+    seen.add_(1)
+    try:
+        return torch.floor_divide(x, y), x % y
+    except RuntimeError as error:
+        return x, str(error)

@@ -1,7 +1,7 @@
 """Modules: containers, buffers, hooks, state (see language_cases.py)."""
 
 import torch
-from language_cases import case, t
+from language_cases import Seen, case, made, t
 from torch import nn
 
 
@@ -273,3 +273,10 @@ class WeightTiedLoop(nn.Module):
             x = torch.tanh(cell(x))
         self.steps["a"] = len(self.cells)
         return x, self.cells[0] is self.cells[2]
+
+
+@made
+def spectral_norm_by_hooks():
+    """The hook normalises with torch.div(..., out=buffer), in the try block of Module._call_impl."""
+    net = nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(3, 4)), nn.ReLU(), torch.nn.utils.spectral_norm(nn.Linear(4, 2)))
+    return lambda x: net(x) + 1, Seen(lambda: list(net.buffers()))

@@ -125,6 +125,10 @@ typedef struct CcOpInfo {
     const char *doc;
 } CcOpInfo;
 const CcOpInfo *cc_op_info(CcOpId op);
+/* Integers divided by a tensor that contains 0 raise. */
+static inline bool cc_op_divides(CcOpId op) {
+    return op == CC_OP_div_floor || op == CC_OP_div_trunc || op == CC_OP_remainder || op == CC_OP_fmod;
+}
 static inline bool cc_op_is_view(int op) { return cc_op_info((CcOpId)op)->kind == CC_K_VIEW; }
 CcOpId cc_op_find(const char *name); /* CC_OP_host when there is no row of that name */
 /* The row of the derivative of `op` for an operand (CC_OPGRAD); CC_OP_host: there is none. */

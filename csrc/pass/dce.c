@@ -4,8 +4,7 @@
 
 /* Integer division by a tensor of integers, which may contain 0. */
 static bool divides(const CcGraph *g, const CcNode *n) {
-    if (n->op != CC_OP_div_floor && n->op != CC_OP_div_trunc && n->op != CC_OP_remainder && n->op != CC_OP_fmod)
-        return false;
+    if (!cc_op_divides((CcOpId)n->op)) return false;
     const CcOperand *by = &g->operand.at[n->in0 + 1];
     const char kind = cc_dtype_info((CcDtype)g->val.at[n->out0].type.dtype)->kind;
     return by->kind == CC_IN_VALUE && (kind == 'i' || kind == 'u');

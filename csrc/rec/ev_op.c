@@ -184,7 +184,7 @@ static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcActionFor
                              .name = name,
                              .flags = form == CC_F_INPLACE && cc_tens_is(ev->in[0]) ? CC_N_WRITES : 0,
                              .bound = bind_status == 0 ? bound : NULL,
-                             .safe = !divides(ev)};
+                             .safe = !divides(ev) || cc_torch_takes_float(ev->in, ev->n)};
     return cc_node_add(rec, act, &spec, ev->result);
 }
 

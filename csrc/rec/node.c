@@ -295,12 +295,14 @@ static bool may_refuse(const CcCallSpec *spec) {
     return false;
 }
 
-/* With equal types, ops of the op table raise in a replay only for an index out of range, or if autograd refuses them.
- */
+/* With equal types, ops of the op table raise in a replay only for an index out of range, for integers divided by 0, or if
+ * autograd refuses them. */
 static bool may_raise(const CcCallSpec *spec) {
-    const CcOpKind kind = spec->bound != NULL ? cc_op_info(spec->bound->op)->kind : CC_K_HOST;
+    const CcOpId op = spec->bound != NULL ? spec->bound->op : CC_OP_host;
+    const CcOpKind kind = cc_op_info(op)->kind;
     if (spec->state) return false;
-    return may_refuse(spec) || (!spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER));
+    return may_refuse(spec) ||
+           (!spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER || cc_op_divides(op)));
 }
 
 /* Would code of the region catch an exception at the current instructions? */

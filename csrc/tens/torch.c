@@ -40,10 +40,16 @@ static const struct Plain {
 #undef CC_PLAIN_WRITES
 };
 
-static const char *const RAISES[] = {
-#define CC_RAISES(names) names,
+enum { RAISES_NOT, RAISES_ALWAYS, RAISES_INTEGERS }; /* what of data may raise */
+static const struct {
+    const char *names;
+    int when;
+} RAISES[] = {
+#define CC_RAISES(names) {names, RAISES_ALWAYS},
+#define CC_RAISES_INTEGERS(names) {names, RAISES_INTEGERS},
 #include "raises.def"
 #undef CC_RAISES
+#undef CC_RAISES_INTEGERS
 };
 
 /* Namespaces with C callables: path, name shown to users, prefix of their rows in torch.def. */
@@ -67,7 +73,7 @@ static const struct Space {
 
 typedef struct Entry {
     int fact;
-    bool raises;
+    int raises; /* RAISES_* */
     const char *name;
 } Entry;
 
@@ -238,6 +244,17 @@ static void apply_arguments(const Fact *f, int bound, PyObject *const *args, Py_
     out->draws = (f->flags & R) != 0;
 }
 
+bool cc_torch_takes_float(PyObject *const *args, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n && i < 2; i++) {
+        CcTensor t;
+        if (PyFloat_CheckExact(args[i])) return true;
+        if (!cc_tens_is(args[i])) continue;
+        cc_tens_read(args[i], false, &t);
+        if (t.type.ndim >= 0 && cc_dtype_info((CcDtype)t.type.dtype)->kind == 'f') return true;
+    }
+    return false;
+}
+
 static const Entry *find(PyObject *callable, PyObject **self) {
     const int64_t *at = cc_map_find(&X.known, cc_torch_key(callable, self));
     return at ? &X.entry.at[*at] : NULL;
@@ -259,7 +276,8 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
         out.dynamic_shape = true;
     }
     if (f->cls == CC_T_OP || f->cls == CC_T_MAKE) apply_arguments(f, self && cc_tens_is(self), args, n, kwnames, &out);
-    out.raises = out.dynamic_shape || e == NULL || e->raises;
+    out.raises = out.dynamic_shape || e == NULL || e->raises == RAISES_ALWAYS ||
+                 (e->raises == RAISES_INTEGERS && !cc_torch_takes_float(args, n));
     return out;
 }
 
@@ -345,7 +363,7 @@ static int load_facts(void) {
     for (int i = 0; i < CC_COUNT(PLAIN); i++)
         if (load_names(&X.facts, PLAIN[i].names, PLAIN[i].fact)) return -1;
     for (int i = 0; i < CC_COUNT(RAISES); i++)
-        if (load_names(&X.raises, RAISES[i], 1)) return -1;
+        if (load_names(&X.raises, RAISES[i].names, RAISES[i].when)) return -1;
     for (int i = F_PLAIN_WRITES + 1; i < CC_COUNT(FACT); i++) {
         bool attr = FACT[i].name[0] == '.';
         PyObject *name = intern(FACT[i].name + attr, (Py_ssize_t)strlen(FACT[i].name + attr));
@@ -355,12 +373,12 @@ static int load_facts(void) {
     return 0;
 }
 
-static bool listed(CcMap *names, const char *text) {
-    PyObject *key = PyUnicode_FromString(text);
+static int raises_when(const char *name) {
+    PyObject *key = PyUnicode_FromString(name);
     if (key) PyUnicode_InternInPlace(&key);
-    bool is = key && cc_map_find(names, key);
+    const int64_t *when = key ? cc_map_find(&X.raises, key) : NULL;
     Py_XDECREF(key);
-    return is;
+    return when ? (int)*when : RAISES_NOT;
 }
 
 static int add_callable(PyObject *callable, int fact, const char *show, const char *name) {
@@ -376,7 +394,7 @@ static int add_callable(PyObject *callable, int fact, const char *show, const ch
     }
     snprintf(text, n, "%s%s", show, name);
     cc_map_put(&X.known, key, X.entry.n);
-    cc_vec_push(&X.entry, (Entry){fact, listed(&X.raises, name), text});
+    cc_vec_push(&X.entry, (Entry){fact, raises_when(name), text});
     return 0;
 }
 
