@@ -535,3 +535,12 @@ def trees_mapped(tree):
     leaves, spec = pytree.tree_flatten(tree)
     doubled = pytree.tree_unflatten([v * 2 if isinstance(v, torch.Tensor) else v for v in leaves], spec)
     return doubled, pytree.tree_map_only(torch.Tensor, torch.sin, tree)
+
+
+@case
+def detached_in_place(x):
+    y, seen = x * 2, []
+    seen.append(y)
+    y.detach_()
+    y.add_(1)
+    return y + 1, seen[0] is y

@@ -866,11 +866,11 @@ def test_state_and_other_callables(tens):
     assert cls(C._has_torch_function_unary, x) == cls(C._has_torch_function_variadic, x) == "META"
     for f in (x.item, x.tolist, torch.Tensor.__bool__, x.__float__, torch.equal, torch.is_nonzero, x.numpy):
         assert cls(f, x) == "VALUE", f
-    for f in (x.detach_, x.resize_, x.set_, x.data_ptr, torch.from_numpy, torch.set_num_threads,
+    for f in (x.resize_, x.set_, x.data_ptr, torch.from_numpy, torch.set_num_threads,
               torch.default_generator.initial_seed, torch.autograd.Variable._execution_engine.run_backward, x.untyped_storage().data_ptr):
         c = tens.call(f, ())
         assert c["cls"] == "BREAK" and c["why"], f
-    for f in (x.t_, x.unsqueeze_, x.squeeze_):
+    for f in (x.t_, x.unsqueeze_, x.squeeze_, x.detach_):
         c = tens.call(f, ())
         assert c["cls"] == "RESHAPES" and c["why"], f
     assert cls(torch._assert_async, x) == "ASSERT" and cls(torch.Generator) == "MAKE"

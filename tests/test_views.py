@@ -8,7 +8,7 @@ import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import alike, same
+from conftest import EAGER, alike, breaks, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -331,3 +331,38 @@ def test_reshaped_in_place_is_no_view():
     for y in results:
         assert not y._is_view()
         y.mul_(torch.ones(3, requires_grad=True)).sum().backward()
+
+
+def truncated(x, w):
+    """Truncated back-propagation through time."""
+    h, loss = torch.zeros(3), 0
+    for _ in range(3):
+        h = torch.tanh(h * w + x)
+        loss = loss + h.sum()
+        h.detach_()
+    return loss, h, h.requires_grad
+
+
+def detached_and_written(x, w):
+    y = (x * w).exp()
+    y.detach_()
+    y.mul_(2)
+    return (y * w).sum(), y
+
+
+def detached_view(x, w):
+    y = (x * w)[1:]
+    try:
+        y.detach_()
+    except RuntimeError as error:
+        return y.sum(), str(error)
+
+
+@pytest.mark.parametrize("fn", [truncated, detached_and_written, detached_view], ids=lambda f: f.__name__)
+def test_detached_in_place(fn):
+    def make_args(i):
+        return torch.randn(3) + i, torch.randn(3).requires_grad_()
+
+    same(fn, make_args=make_args, calls=4, no_grad=False, backward=True, hit=False)
+    if not EAGER:
+        assert breaks(fn, *make_args(0)).breaks == (fn is detached_view)

@@ -3,7 +3,9 @@
  * on the object stands for that view. The op in place leaves no view behind it, though, so the view is detached, unless
  * the tensor was a view itself; detaching keeps the counter of writes.
  *
- * Autograd notes that the tensor changed: if it has saved something in this trace, or sees the tensor, the op is a
+ * detach_ is of the same kind: the object stands for what detach() gives. Of a view it raises.
+ *
+ * Autograd notes that the tensor's sizes changed: if it has saved something in this trace, or sees the tensor, the op is a
  * break. So is one on a tensor from outside, whose metadata guards have read. */
 #include "rec_events.h"
 
@@ -44,20 +46,21 @@ static PyObject *record(CcRec *rec, CcAct *act, PyObject *f, const char *name, c
     return result;
 }
 
-static bool recordable(CcRec *rec, const CcCalled *c) {
+static bool recordable(CcRec *rec, const CcCalled *c, bool detaches) {
     PyObject *self = c->n > 0 ? c->in[0] : NULL;
     if (self == NULL || !cc_tens_plain(self) || cc_value_origin(rec, self) != CC_O_VALUE) return false;
     for (int i = 0; i < c->n; i++)
         if (cc_value_symbolic(rec, c->in[i])) return false;
-    return !cc_tens_requires_grad(self) && !rec->trace->needs_grad;
+    return detaches ? !is_view(self) : !cc_tens_requires_grad(self) && !rec->trace->needs_grad;
 }
 
 CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
     static PyObject *detach;
     if (detach == NULL) detach = view_of("Tensor.detach_");
-    if (detach == NULL || !recordable(rec, c)) return cc_call_torch(rec, act, t->name, t->why);
+    const bool detaches = strcmp(t->name, "Tensor.detach_") == 0;
+    if (detach == NULL || !recordable(rec, c, detaches)) return cc_call_torch(rec, act, t->name, t->why);
     PyObject *f = view_of(t->name), *self = c->in[0];
-    const bool alone = !is_view(self);
+    const bool alone = !detaches && !is_view(self);
     PyObject *view = f != NULL ? record(rec, act, f, t->name, c) : NULL;
     Py_XDECREF(f);
     if (view == NULL) { /* the op in place raises the same */
