@@ -438,6 +438,40 @@ def raised_through(x):
     return n, x + 1
 
 
+def held_by_a_function_with_breaks(x):
+    def make(o):
+        def inner():
+            brk()
+            n = len(o)
+            brk()
+            return n
+
+        return inner
+
+    n = make([Final("a")])()
+    brk()
+    LOG.append("end")
+    return n, x + 1
+
+
+def held_by_a_function_that_raises(x):
+    def make(o):
+        def inner():
+            brk()
+            n = len(o)
+            brk()
+            raise ValueError(n)
+
+        return inner
+
+    try:
+        make([Final("a")])()
+    except ValueError as e:
+        n = e.args[0]
+    LOG.append("end")
+    return n, x + 1
+
+
 PROGRAMS = [
     v
     for v in list(globals().values())

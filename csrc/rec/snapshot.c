@@ -36,7 +36,8 @@ static bool snapshot_level(CcRec *rec, const CcRecFrame *f, bool innermost, bool
     CcTrace *t = rec->trace;
     CcAct *act = f->act;
     const int n_locals = act->code->n_locals, n = n_locals + act->depth;
-    const int func = cc_recipe_of(rec, (PyObject *)act->func, memo);
+    /* a kept frame is not made, and its recipe would hold a function that the call has made, with all in its cells */
+    const int func = f->kept ? null_recipe(rec) : cc_recipe_of(rec, (PyObject *)act->func, memo);
     if (func < 0) return false;
     const int keep_to = innermost ? n : n_locals + cc_act_depth_after_call(act);
     CcSnapshotFrame level = {.func = func,
