@@ -515,13 +515,13 @@ static int16_t given_back(const CcCallSpec *spec, PyObject *result, int n_out) {
 }
 
 /* The node has set requires_grad of a tensor from outside, itself or by writing what requires a gradient. */
-static void note_regraded(CcRec *rec, const CcCallSpec *spec) {
+static void note_requires_set(CcRec *rec, const CcCallSpec *spec) {
     const CcProv *p =
         spec->flags & CC_N_WRITES && spec->n > 0 && cc_tens_is(spec->in[0]) ? cc_value_find(rec, spec->in[0]) : NULL;
     if (p == NULL || p->origin != CC_O_SOURCE) return;
     const CcType *type = rec->trace->guards.g.at[p->id].type;
     if (type == NULL || type->ndim < 0 || type->requires_grad != cc_tens_requires_grad(spec->in[0]))
-        cc_value_regraded(rec, spec->in[0]);
+        cc_value_requires_set(rec, spec->in[0]);
 }
 
 /* What rolling back, or repeating, this node takes. */
@@ -600,7 +600,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     cc_vec_free(&operands);
     rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
     note_undo(rec, spec, undo, draws);
-    note_regraded(rec, spec);
+    note_requires_set(rec, spec);
     if (!set_results(rec, result, rec->trace->graph->node.at[node].out0, made.n, made.sequence))
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     return CC_OK;

@@ -94,10 +94,10 @@ struct CcRec {
     }) before;
     CC_VEC(int) copied; /* guards of objects whose id() is a key of copy.deepcopy's memo */
     /* tensors from outside whose requires_grad (0 or 1) the trace has set, or whose gradient it has dropped (-1) */
-    CC_VEC(struct CcRegraded {
+    CC_VEC(struct CcGradMark {
         int guard;
         int what;
-    }) regraded;
+    }) grad_mark;
     CcMap distinct; /* pairs of guards that must read different objects */
     /* tensor -> guard that reads a tensor which no guard can describe: it may be passed on, not used */
     CcMap handed;
@@ -284,7 +284,7 @@ void cc_value_which(CcRec *rec, PyObject *o);
 void cc_value_function_written(CcRec *rec);
 /* The trace has set o's requires_grad, or dropped its gradient. Later reads of another tensor's (also by an op) guard that it is
  * another object, if it would be read differently. */
-void cc_value_regraded(CcRec *rec, PyObject *o);
+void cc_value_requires_set(CcRec *rec, PyObject *o);
 void cc_value_gradient_dropped(CcRec *rec, PyObject *o);
 void cc_value_requires_read(CcRec *rec, PyObject *o);
 void cc_value_gradient_read(CcRec *rec, PyObject *o); /* it has one */

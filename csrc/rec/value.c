@@ -531,33 +531,33 @@ bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item) {
 static void note(CcRec *rec, PyObject *o, int what) {
     const int guard = cc_value_source(rec, o);
     if (guard < 0) return;
-    for (int i = 0; i < rec->regraded.n; i++)
-        if (rec->regraded.at[i].guard == guard && (rec->regraded.at[i].what < 0) == (what < 0)) {
-            rec->regraded.at[i].what = what;
+    for (int i = 0; i < rec->grad_mark.n; i++)
+        if (rec->grad_mark.at[i].guard == guard && (rec->grad_mark.at[i].what < 0) == (what < 0)) {
+            rec->grad_mark.at[i].what = what;
             return;
         }
-    cc_vec_push(&rec->regraded, (struct CcRegraded){guard, what});
+    cc_vec_push(&rec->grad_mark, (struct CcGradMark){guard, what});
 }
 
 enum { DROPPED = -1 };
 
-void cc_value_regraded(CcRec *rec, PyObject *o) { note(rec, o, cc_tens_requires_grad(o)); }
+void cc_value_requires_set(CcRec *rec, PyObject *o) { note(rec, o, cc_tens_requires_grad(o)); }
 
 void cc_value_gradient_dropped(CcRec *rec, PyObject *o) { note(rec, o, DROPPED); }
 
 void cc_value_requires_read(CcRec *rec, PyObject *o) {
-    if (rec->regraded.n == 0) return;
+    if (rec->grad_mark.n == 0) return;
     const int guard = cc_value_source(rec, o), requires = cc_tens_requires_grad(o);
-    for (int i = 0; guard >= 0 && i < rec->regraded.n; i++)
-        if (rec->regraded.at[i].what == !requires) pair_apart(rec, guard, rec->regraded.at[i].guard);
+    for (int i = 0; guard >= 0 && i < rec->grad_mark.n; i++)
+        if (rec->grad_mark.at[i].what == !requires) pair_apart(rec, guard, rec->grad_mark.at[i].guard);
 }
 
 /* Many are the parameters of an optimiser or a module, none of which torch lists twice. */
 void cc_value_gradient_read(CcRec *rec, PyObject *o) {
     enum { FEW = 16 };
     const int guard = cc_value_source(rec, o);
-    for (int i = 0; guard >= 0 && rec->regraded.n <= FEW && i < rec->regraded.n; i++)
-        if (rec->regraded.at[i].what == DROPPED) pair_apart(rec, guard, rec->regraded.at[i].guard);
+    for (int i = 0; guard >= 0 && rec->grad_mark.n <= FEW && i < rec->grad_mark.n; i++)
+        if (rec->grad_mark.at[i].what == DROPPED) pair_apart(rec, guard, rec->grad_mark.at[i].guard);
 }
 
 void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable) {
