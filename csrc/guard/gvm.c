@@ -108,6 +108,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_MEMBER: return read_member(g->key, parent);
     case CC_SRC_MSELF: return PyMethod_Check(parent) ? PyMethod_GET_SELF(parent) : PyCFunction_GET_SELF(parent);
     case CC_SRC_MFUNC: return PyMethod_GET_FUNCTION(parent);
+    case CC_SRC_CTXSET: return cc_obj_context_value(parent);
     case CC_SRC_CTXVAR: {
         PyObject *v = NULL;
         if (PyContextVar_Get(parent, NULL, &v) < 0) cc_raised_clear();

@@ -356,19 +356,27 @@ static CcGo init_after(const CcBuiltin *b) {
 }
 
 static CcGo ctx_get_after(const CcBuiltin *b) {
-    cc_value_read(b->rec, CC_SRC_CTXVAR, cc_value_const_source(b->rec, b->c->in[0]), NULL, 0, 0, b->result);
+    cc_context_got(b->rec, b->c->in[0], argument(b, 1), b->result);
     return CC_OK;
 }
 
-static CcGo ctx_set_after(const CcBuiltin *b) {
-    CcGo go = CC_OK;
-    if (b->result != NULL) {
-        cc_value_written(b->rec, CC_SRC_CTXVAR, cc_value_const_source(b->rec, b->c->in[0]), NULL, false);
-        const CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
-        go = cc_node_effect(b->rec, b->act, &spec, b->result);
-    }
+static CcGo context_written(const CcBuiltin *b) {
+    const CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
+    const CcGo go = cc_node_effect(b->rec, b->act, &spec, b->result);
     stored(b);
     return go;
+}
+
+static CcGo ctx_set_after(const CcBuiltin *b) {
+    if (b->result == NULL) return CC_OK;
+    cc_context_set(b->rec, b->c->in[0], b->result);
+    return context_written(b);
+}
+
+static CcGo ctx_reset_after(const CcBuiltin *b) {
+    if (b->result == NULL) return CC_OK; /* another context's token, or a used one */
+    if (cc_context_reset(b->rec, b->c->in[0], b->c->in[1])) return context_written(b);
+    return cc_rec_poison(b->rec, b->act, CC_R_UNKNOWN_VALUE, b->callee->name);
 }
 
 static CcGo item_after(const CcBuiltin *b) {

@@ -34,7 +34,7 @@ static void abort_recording(CcRec *rec) {
     rec->stores = 0;
     rec->puts = 1;
     cc_map_free(&rec->distinct);
-    rec->copied.n = rec->grad_mark.n = 0;
+    rec->copied.n = rec->grad_mark.n = rec->context.n = 0;
     cc_map_free(&rec->sized);
     rec->pending.n = rec->floats.n = 0;
     rec->before.n = 0;
@@ -68,6 +68,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->floats);
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->grad_mark);
+    cc_vec_free(&rec->context);
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);
     cc_vec_free(&rec->held);

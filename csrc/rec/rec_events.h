@@ -89,6 +89,13 @@ CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_match_after(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_match_exception(CcRec *rec, CcAct *act, const CcEvent *ev);
 
+/* ---- context.c ---- */
+/* var.get() returned or raised; given: the call's default, or NULL. */
+void cc_context_got(CcRec *rec, PyObject *var, PyObject *given, PyObject *result);
+void cc_context_set(CcRec *rec, PyObject *var, PyObject *token); /* var.set() returned the token */
+/* var.reset(token) returned. False: the token is of unknown provenance. */
+CC_MUST bool cc_context_reset(CcRec *rec, PyObject *var, PyObject *token);
+
 /* ---- param.c ---- */
 /* Learns the provenance of the parameters of a frame that begins. by_c: C code called it with items of known
  * iterators. */

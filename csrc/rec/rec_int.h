@@ -50,6 +50,14 @@ typedef struct CcRecFrame {
     int gives; /* guard, added before the event, that reads the event's result; -1: none */
 } CcRecFrame;
 
+/* What the trace did with a context variable (context.c). */
+typedef struct CcContextEvent {
+    PyObject *var, *token; /* borrowed: provenance holds both; token: of set() or reset() */
+    int state;
+    int guard;  /* ENTRY: that reads what the variable held; -1: none yet */
+    int before; /* SET: the variable's last event before the set() that made the token; -1: none */
+} CcContextEvent;
+
 enum { CC_FOUND = 64 };
 enum { CC_MAX_GUARDS = 200000 }; /* a recording with more ends */
 
@@ -98,6 +106,7 @@ struct CcRec {
         int guard;
         int what;
     }) grad_mark;
+    CC_VEC(CcContextEvent) context; /* reads and writes of context variables (context.c) */
     CcMap distinct; /* pairs of guards that must read different objects */
     /* tensor -> guard that reads a tensor which no guard can describe: it may be passed on, not used */
     CcMap handed;
