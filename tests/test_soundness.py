@@ -7,6 +7,7 @@ import collections
 import decimal
 import functools
 import gc
+import itertools
 import math
 import operator
 import sys
@@ -1714,3 +1715,36 @@ def test_tracebacks(fn):
     if fn is traceback_handed_on:
         assert ccompile.explain(fn)(T(2)).break_count == 0
         ccompile.compile(fn, fullgraph=True)(T(2))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: list(map(int, ["1", "one"])),
+        lambda x: list(map(operator.itemgetter(3), [[1], [2]])),
+        lambda x: sorted([x, x], key=operator.attrgetter("none")),
+        lambda x: list(map(operator.methodcaller("none"), [x])),
+        lambda x: list(itertools.accumulate([x, "a"])),
+        lambda x: sum([x, "a"]),
+        lambda x: functools.reduce(operator.add, [x, "a"]),
+        lambda x: torch._foreach_add([x, x], [x, T(3)]),
+        lambda x: torch.utils.checkpoint.checkpoint(lambda y: y @ T(5), x, use_reentrant=False),
+    ],
+    ids=["map", "itemgetter", "attrgetter", "methodcaller", "accumulate", "sum", "reduce", "foreach", "checkpoint"],
+)
+def test_tracebacks_through_c_code(fn):
+    """Python code of ours that runs in place of C code has no frame in a traceback, and text of torch's C++ is eager's."""
+
+    def raised(call):
+        with pytest.raises(Exception) as info:  # noqa: PT011: eager says which
+            call(T(2))
+        frames = traceback.extract_tb(info.value.__traceback__)[1:]
+        return type(info.value), str(info.value), [(f.filename, f.lineno, f.name) for f in frames]
+
+    compiled = ccompile.compile(fn)
+    for _ in range(3):
+        ours, theirs = raised(compiled), raised(fn)
+        theirs_here = [f for f in theirs[2] if f[0] == __file__]
+        assert ours[:2] == theirs[:2]
+        assert [f for f in ours[2] if f[0] == __file__] == theirs_here
+        assert not [f for f in ours[2] if "<ccompile>" in f[0]]

@@ -125,6 +125,13 @@ static PyObject *replacement_result(Region *region, PyThreadState *ts, void *fra
     return result;
 }
 
+/* The frame is not recorded, but it may be one of our own. */
+static PyObject *run_default(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
+    PyObject *value = _PyEval_EvalFrameDefault(ts, frame, throwing);
+    if (!value) cc_obj_hide_frame();
+    return value;
+}
+
 static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     Region *region = innermost;
     if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
@@ -132,7 +139,7 @@ static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, 
         return run_by_cpython(region, ts, frame);
     PyObject *answer = replacement_result(region, ts, frame, throwing);
     if (answer) return answer;
-    if (!listens(region, ts, frame, throwing)) return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    if (!listens(region, ts, frame, throwing)) return run_default(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
     if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
     if (!throwing) cc_raised_clear(); /* no memory for our tables, which CPython does not need */

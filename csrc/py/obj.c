@@ -27,8 +27,25 @@ PyObject *cc_obj_of_module(const char *module, const char *name) {
     return o;
 }
 
+static const char FILE_NAME[] = "<ccompile>";
+
+bool cc_obj_is_ours(const PyCodeObject *co) { return cc_text_is(co->co_filename, FILE_NAME); }
+
+void cc_obj_hide_frame(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyTracebackObject *tb = (PyTracebackObject *)traceback;
+        PyCodeObject *co = PyFrame_GetCode(tb->tb_frame);
+        if (cc_obj_is_ours(co)) traceback = Py_XNewRef((PyObject *)tb->tb_next);
+        if (traceback != (PyObject *)tb) Py_DECREF(tb);
+        Py_DECREF(co);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
 PyObject *cc_obj_run(const char *source) {
-    PyObject *code = Py_CompileString(source, "<ccompile>", Py_file_input), *globals = PyDict_New(), *r = NULL;
+    PyObject *code = Py_CompileString(source, FILE_NAME, Py_file_input), *globals = PyDict_New(), *r = NULL;
     if (code != NULL && globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0)
         r = PyEval_EvalCode(code, globals, globals);
     if (r == NULL) Py_CLEAR(globals);
@@ -52,6 +69,15 @@ PyObject *cc_obj_item(PyObject *dict, const char *key) {
 PyObject *cc_obj_dict(PyObject *o) {
     PyObject **at = cc_frame_instance_dict(o);
     return at != NULL ? *at : NULL;
+}
+
+PyObject *cc_obj_context_value(PyObject *var) {
+    static PyObject *nothing;
+    if (nothing == NULL) CC_RETRY_ALLOC(nothing, PyList_New(0));
+    PyObject *v = NULL;
+    if (PyContextVar_Get(var, nothing, &v) < 0) cc_raised_clear();
+    if (v == nothing) Py_CLEAR(v);
+    return v;
 }
 
 PyObject *cc_obj_local_dict(PyObject *o) {

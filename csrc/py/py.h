@@ -350,6 +350,9 @@ bool cc_obj_retry_alloc(
 /* An attribute of a module, which is imported; NULL without an error: there is none. */
 CC_NEW PyObject *cc_obj_of_module(const char *module, const char *name);
 CC_NEW PyObject *cc_obj_run(const char *source);  /* the globals of a module with this source; NULL: error set */
+/* Code of such a module. It runs in place of C code, which has no frame in eager's traceback. */
+bool cc_obj_is_ours(const PyCodeObject *co);
+void cc_obj_hide_frame(void); /* drops the innermost entry of the raised exception's traceback if it is of such code */
 CC_NEW PyObject *cc_obj_intern(const char *text); /* interned; never NULL */
 static inline bool cc_text_is(PyObject *s, const char *ascii) {
     return PyUnicode_GET_LENGTH(s) == (Py_ssize_t)strlen(ascii) && PyUnicode_CompareWithASCIIString(s, ascii) == 0;
@@ -375,6 +378,8 @@ PyObject *const *cc_obj_range_parts(PyObject *range);
 CC_BORROW PyObject *cc_obj_proxy_target(PyObject *proxy); /* the mapping behind a types.MappingProxyType */
 /* The class whose MRO a super object searches, and the class behind which the search begins; NULL: unbound. */
 CC_BORROW PyTypeObject *cc_obj_super(PyObject *super, PyTypeObject **behind);
+/* What a context variable holds in the current context, regardless of its default; NULL (no error): nothing. */
+CC_NEW PyObject *cc_obj_context_value(PyObject *var);
 CC_BORROW PyObject *cc_obj_local_dict(PyObject *o); /* the attributes of a threading.local in this thread */
 bool cc_obj_may_have_dict(PyObject *o); /* whether it has an instance dict, or gets one when an attribute is set */
 /* Where the object stores its dict pointer; NULL: nowhere, or at an offset that depends on the object's size. */

@@ -213,6 +213,7 @@ static CcDo perform_rebuilt(CcRun *r) {
 /* ------------------------------------------------------------------ exceptions */
 
 static void add_traceback(CcRun *r) {
+    if (cc_obj_is_ours(r->act.co)) return;
     PyFrameObject *frame = PyThreadState_GetFrame(r->act.ts);
     if (frame) PyTraceBack_Here(frame);
     Py_XDECREF(frame);
@@ -363,7 +364,9 @@ static PyObject *hand_over(CcRun *r) {
     const bool yields = in->op == CC_INSN_SUSPEND;
     report_leave(r, yields ? CC_LEAVE_YIELD : CC_LEAVE_HANDOVER, yields && r->act.depth > 0 ? cc_top(r, 1) : NULL);
     give_back(r);
-    return cc_frame_resume(r->act.ts, r->act.frame, in->at, r->act.depth);
+    PyObject *value = cc_frame_resume(r->act.ts, r->act.frame, in->at, r->act.depth);
+    if (!value) cc_obj_hide_frame();
+    return value;
 }
 
 /* An exception was raised while a tracer is active: has CPython raise it, so that the tracer sees it. For a call,
@@ -411,7 +414,9 @@ static PyObject *run_unobserved(CcRun *r, bool throwing) {
     if (throwing) return hand_over(r); /* enter_handler() has already moved it to its handler */
     *r->top = r->act.prev;
     give_back(r);
-    return _PyEval_EvalFrameDefault(r->act.ts, r->act.frame, 0);
+    PyObject *value = _PyEval_EvalFrameDefault(r->act.ts, r->act.frame, 0);
+    if (!value) cc_obj_hide_frame();
+    return value;
 }
 
 static PyObject *run_all_unobserved(CcRun *r, bool throwing) {
