@@ -411,6 +411,7 @@ def watch(options, argv, shim):
 
 
 def main(argv):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     parser = argparse.ArgumentParser()
     parser.add_argument("program", nargs="*", help="all, if none is named")
     parser.add_argument("--allocator", choices=ALLOCATORS, action="append", help=f"default: {ALLOCATORS}")

@@ -1736,7 +1736,7 @@ def test_tracebacks_through_c_code(fn):
     """Python code of ours that runs in place of C code has no frame in a traceback, and text of torch's C++ is eager's."""
 
     def raised(call):
-        with pytest.raises(Exception) as info:  # noqa: PT011: eager says which
+        with pytest.raises(Exception) as info:  # noqa: PT011 - eager says which
             call(T(2))
         frames = traceback.extract_tb(info.value.__traceback__)[1:]
         return type(info.value), str(info.value), [(f.filename, f.lineno, f.name) for f in frames]

@@ -349,7 +349,7 @@ bool cc_obj_retry_alloc(
     void); /* true: out of memory was the cause and the reserve is free now; otherwise ends the process */
 /* An attribute of a module, which is imported; NULL without an error: there is none. */
 CC_NEW PyObject *cc_obj_of_module(const char *module, const char *name);
-CC_NEW PyObject *cc_obj_run(const char *source);  /* the globals of a module with this source; NULL: error set */
+CC_NEW PyObject *cc_obj_run(const char *source); /* the globals of a module with this source; NULL: error set */
 /* Code of such a module. It runs in place of C code, which has no frame in eager's traceback. */
 bool cc_obj_is_ours(const PyCodeObject *co);
 void cc_obj_hide_frame(void); /* drops the innermost entry of the raised exception's traceback if it is of such code */

@@ -107,7 +107,7 @@ struct CcRec {
         int what;
     }) grad_mark;
     CC_VEC(CcContextEvent) context; /* reads and writes of context variables (context.c) */
-    CcMap distinct; /* pairs of guards that must read different objects */
+    CcMap distinct;                 /* pairs of guards that must read different objects */
     /* tensor -> guard that reads a tensor which no guard can describe: it may be passed on, not used */
     CcMap handed;
     CcMap overwritten;   /* guard id + 1 of each place whose content the trace has replaced */

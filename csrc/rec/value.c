@@ -353,7 +353,7 @@ static void learn(CcRec *rec, int id, PyObject *v) {
 /* Reading this source gives a new reference. */
 static bool owned(CcSource source) {
     return source == CC_SRC_MEMBER || source == CC_SRC_AT || source == CC_SRC_CALL || source == CC_SRC_CTXVAR ||
-           source == CC_SRC_CTXSET ||           source == CC_SRC_REDUCE;
+           source == CC_SRC_CTXSET || source == CC_SRC_REDUCE;
 }
 
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v) {
