@@ -242,6 +242,46 @@ def test_without_a_backward_gradients_are_no_reason(backward, laps):
     assert is_slow(compiled) != backward
 
 
+@pytest.mark.parametrize("slower", [True, False])
+def test_a_whole_training_step_is_timed(slower, laps):
+    """Its backward runs inside the call, so the call's time tells."""
+    laps(lambda eager: 100 if eager == slower else 150)
+    layer = torch.nn.Linear(4, 1)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.01)
+
+    def step(x):
+        optimiser.zero_grad()
+        loss = (layer(x).tanh() * 3).square().mean()
+        loss.backward()
+        ccompile.graph_break()
+        optimiser.step()
+        return loss.detach()
+
+    compiled = ccompile.compile(step, options=TIMED)
+    for _ in range(SETTLED):
+        compiled(torch.ones(2, 4))
+    assert is_slow(compiled) == slower and eager_calls(compiled) > 0
+
+
+def test_one_backward_outside_the_call_ends_the_timing(laps):
+    laps(lambda eager: 100 if eager else 150)
+    layer, kept = torch.nn.Linear(4, 1), []
+
+    def step(x, inside):
+        loss = (layer(x).tanh() * 3).square().mean()
+        if inside:
+            loss.backward()
+        ccompile.graph_break()
+        kept.append(loss)
+
+    compiled = ccompile.compile(step, options=TIMED)
+    for i in range(SETTLED):
+        compiled(torch.ones(2, 4), i % 3 > 0)
+        if i % 3 == 0:
+            kept.pop().backward()
+    assert not is_slow(compiled)
+
+
 def test_an_optimiser_that_reads_its_state_is_eagers(laps):
     """compile(opt.step) of an optimiser with several breaks a parameter: parameters are eager's to the bit, in whichever
     way a step was made."""

@@ -509,6 +509,7 @@ static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, P
     }
     root->running++;
     PyObject *r = call_compiled(root, in, n_own + (self != NULL), kwnames, &mode, args, nargsf);
+    root->ended++;
     if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
     if (all != small) PyMem_Free(all);
     return r;

@@ -132,6 +132,7 @@ typedef struct CcRoot {
     CC_VEC(CcBreakInfo) gave_up;
     PyObject *handed; /* compiled functions that torch was handed (handed.c); NULL: none yet */
     uint64_t calls, hits, recordings, eager_calls;
+    uint64_t ended; /* calls that are over, of those that were not eager */
     /* for metrics.c */
     uint64_t recompiles, breaks, give_ups_seen, recording_ns, compile_ns, errors;
     struct CcTally before;            /* at the last reset of metrics */

@@ -228,7 +228,7 @@ void cc_training_free(CcTraining *t); /* nodes of autograd's graph that still us
  * torch must run all nodes. */
 enum { CC_TRAINING_NOT = CC_CAPTURE_NOT };
 CC_MUST int cc_training_run(CcTraining *t, CcSegmentHost *h);
-bool cc_training_differentiated(const CcTraining *t); /* a backward has run */
+bool cc_training_outside(const CcTraining *t); /* a backward has run after the call of its forward had ended */
 void cc_training_print(const CcTraining *t, CcSbuf *out);
 /* For reports: a plan of a stage, or a node that torch runs between stages. */
 typedef struct CcTrainingPart {

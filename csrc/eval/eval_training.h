@@ -34,6 +34,7 @@ struct CcTraining {
     int refs;
     bool open;            /* its segment still exists */
     const CcTrace *trace; /* while it is open */
+    const CcRoot *root;   /* ... */
     CcGraph *graph;       /* CcNode.origin: the trace's node */
     CcRunOptions options;
     CcVersions versions;
@@ -45,8 +46,8 @@ struct CcTraining {
     int *drop_end;       /* [step] where its values end in `drop` */
     int id;              /* of the segment */
     bool verify;
-    bool told;           /* an event said that hooks of saved tensors are active */
-    bool differentiated; /* a backward has run */
+    bool told;    /* an event said that hooks of saved tensors are active */
+    bool outside; /* a backward has run after the call of its forward had ended */
     /* after a backward with create_graph=True: calls that run op by op, and how many of them are left */
     int rest, resting;
 };
@@ -61,6 +62,7 @@ typedef struct Run {
     CC_VEC(int) place;         /* for each item of those: which input it was; -1: none */
     CC_VEC(uint64_t) version;  /* [kept input] when the forward ran */
     CcMode mode;               /* while the forward ran */
+    uint64_t ended;            /* CcRoot.ended, while the forward ran */
     bool twice;                /* a backward's gradients could be differentiated */
     /* while the forward runs */
     CC_VEC(PyObject *) in; /* borrowed: the stage's inputs */

@@ -45,15 +45,15 @@ static bool without_kernels(const CcSegment *s) {
     return stats.kernels + stats.primitives == 0;
 }
 
-/* Its backward runs after the call has returned, so the call's time does not say whether it is faster. Without a backward
- * it does: many evaluate a model without torch.no_grad(). */
-static bool trains(const CcSegment *s) {
+/* Its backward runs after the call has returned, so the call's time does not say whether it is faster. It does without a
+ * backward (many evaluate a model without torch.no_grad()), and if the call is a whole training step. */
+static bool ends_outside(const CcSegment *s) {
     for (int i = 0; i < s->shape.n; i++)
-        if (s->shape.at[i]->training != NULL && cc_training_differentiated(s->shape.at[i]->training)) return true;
+        if (s->shape.at[i]->training != NULL && cc_training_outside(s->shape.at[i]->training)) return true;
     return false;
 }
 
-static bool cannot_time(const CcSegment *s) { return on_gpu(s) || trains(s); }
+static bool cannot_time(const CcSegment *s) { return on_gpu(s) || ends_outside(s); }
 
 /* Its sizes rarely recur: torch runs its nodes in most calls. */
 static bool rarely_planned(const CcSegment *s) { return 2 * s->unplanned > s->hits; }

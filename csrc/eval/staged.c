@@ -307,10 +307,15 @@ static Backward *find_backward(const CcTraining *t, Stage *s, PyObject *const *g
     return b;
 }
 
+static void note_outside(const Run *run) {
+    CcTraining *t = run->training;
+    if (t->open && t->root->ended != run->ended) t->outside = true;
+}
+
 static int backward(void *at, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
     Run *run = at;
     Stage *s = &run->training->stage.at[run->stage];
-    run->training->differentiated = true;
+    note_outside(run);
     if (is_watched(run)) return cc_torchgrad_make(run, saved, given, wanted, grad);
     Backward *b = find_backward(run->training, s, given, wanted);
     if (b->plan == NULL) return cc_torchgrad_make(run, saved, given, wanted, grad);
@@ -328,7 +333,7 @@ int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h) {
     const int n_in = s->diff.n, n_out = s->cut->out.n;
     PyObject **in = cc_mem_get(sizeof *in * ((size_t)n_in + (size_t)n_out)), **out = in + n_in;
     Run *run = cc_mem_get(sizeof *run);
-    *run = (Run){.training = t, .stage = stage, .host = h};
+    *run = (Run){.training = t, .stage = stage, .host = h, .ended = t->root->ended};
     t->refs++;
     cc_mode_read(&run->mode);
     for (int k = 0; k < s->cut->in.n; k++) cc_vec_push(&run->in, h->x->value[s->cut->in.at[k]]);

@@ -451,8 +451,13 @@ CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
     if (!s->trace->needs_grad || !cc_autograd_ready()) return NULL;
     CcTraining *t = cc_mem_get(sizeof *t);
     bool *whole = cc_mem_get((size_t)g->node.n + 1);
-    *t = (CcTraining){
-        .refs = 1, .open = true, .trace = s->trace, .options = s->options, .id = s->id, .verify = s->verify};
+    *t = (CcTraining){.refs = 1,
+                      .open = true,
+                      .trace = s->trace,
+                      .root = s->root,
+                      .options = s->options,
+                      .id = s->id,
+                      .verify = s->verify};
     t->options.host_only = false;
     while (!build(t, g, whole)) {
         clear_stages(t);
@@ -471,6 +476,7 @@ void cc_training_free(CcTraining *t) {
     if (t == NULL) return;
     t->open = false;
     t->trace = NULL;
+    t->root = NULL;
     cc_training_release(t);
 }
 
@@ -498,7 +504,7 @@ static int run_steps(CcTraining *t, CcSegmentHost *h, const CcHost *host) {
     return 0;
 }
 
-bool cc_training_differentiated(const CcTraining *t) { return t->differentiated; }
+bool cc_training_outside(const CcTraining *t) { return t->outside; }
 
 /* Hooks of saved tensors (save_on_cpu, torch.utils.checkpoint) see each tensor that eager saves. */
 static bool is_hooked(CcTraining *t) {
