@@ -540,3 +540,101 @@ def test_running_numbers_become_symbolic(name):
         torch.testing.assert_close(compiled(*args), eager(*args))
         assert state == wanted
     assert ccompile.counters()["recording"] + ccompile.counters()["recompile"] - before <= 6
+
+
+# ---- a count among constants ---------------------------------------------------------------------------------------------
+CONTAINERS = {
+    "tuple": (30, 80),
+    "list": [30, 80, 80],
+    "set": {30, 80},
+    "frozenset": frozenset({30, 80}),
+    "dict": {30: "a", 80: "b", "x": 1, None: 2},
+    "counter": collections.Counter([30, 80, 80]),
+    "view": {30: "a", 80: "b"}.keys(),
+    "nan": (30.0, 80.5, math.nan),
+}
+PINNED = {"view", "nan"}  # the count becomes a constant
+
+
+@pytest.mark.parametrize("negated", [False, True])
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_count_that_is_not_among_constants_stays_a_symbol(name, negated):
+    """`epoch in milestones`, as learning-rate schedulers ask."""
+    state, milestones = types.SimpleNamespace(n=0), CONTAINERS[name]
+
+    def fn(x):
+        state.n += 1
+        found = state.n not in milestones if negated else state.n in milestones
+        return x * state.n if found is not negated else x + 1
+
+    def run(call):
+        state.n = 0
+        return [call(torch.ones(1)).item() for _ in range(100)]
+
+    compiled = ccompile.compile(fn)
+    assert run(compiled) == run(fn)
+    assert EAGER or name in PINNED or compiled_of(compiled).report()["recordings"] <= 4
+
+
+def test_the_constants_are_guarded():
+    state, milestones = types.SimpleNamespace(n=0), [30, 80]
+
+    def fn(x):
+        state.n += 1
+        return x * 2 if state.n in milestones else x + state.n
+
+    def run(call):
+        state.n, milestones[:] = 0, [30, 80]
+        out = []
+        for i in range(40):
+            if i == 10:
+                milestones.append(12)
+            if i == 20:
+                milestones[0] = 22
+            out.append(call(torch.ones(1)).item())
+        return out
+
+    assert run(ccompile.compile(fn)) == run(fn)
+
+
+@pytest.mark.parametrize("of", [tuple, list])
+@pytest.mark.parametrize("taken", [slice(2), slice(-2, None), slice(None, None, 2), slice(5, 9), slice(1, None, -1)])
+def test_a_slice_depends_on_the_items_that_it_takes(of, taken):
+    state = types.SimpleNamespace()
+
+    def fn(x):
+        for v in state.items[taken]:
+            x = x * 2 + v
+        return x
+
+    def run(call):
+        out = []
+        for i in range(12):
+            state.items = of(
+                ["a", "b", "c", "d"][k] if k == i % 4 and i > 8 else k * (i > 4) for k in range(4 + (i == 7))
+            )
+            out.append(outcome_of(call, torch.ones(1)))
+        return out
+
+    def outcome_of(call, x):
+        try:
+            return call(x).item()
+        except TypeError as e:
+            return str(e)
+
+    assert run(ccompile.compile(fn)) == run(fn)
+
+
+def test_an_item_that_a_slice_leaves_out_may_differ():
+    state = types.SimpleNamespace(items=(1, 2, "first"))
+
+    def fn(x):
+        first, second = state.items[:2]
+        return x * first + second
+
+    compiled, x = ccompile.compile(fn), torch.ones(2)
+    compiled(x)
+    for text in ("a", "b", None, 4.0):
+        state.items = (1, 2, text)
+        assert torch.equal(compiled(x), fn(x))
+    assert EAGER or compiled_of(compiled).report()["recordings"] == 1

@@ -75,6 +75,22 @@ static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
     return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && cc_number_dict_key(rec, key));
 }
 
+/* Guards the items that a slice takes of a list or tuple from outside. False: nothing is guarded. */
+static bool look_in_slice(CcRec *rec, PyObject *o, PyObject *slice) {
+    const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
+    Py_ssize_t start, stop, step;
+    if (source < 0 || !(PyTuple_CheckExact(o) || PyList_CheckExact(o)) || cc_value_dirty(rec, o)) return false;
+    if (PySlice_Unpack(slice, &start, &stop, &step) < 0) {
+        cc_raised_clear();
+        return false;
+    }
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(o), n = PySlice_AdjustIndices(size, &start, &stop, step);
+    cc_inside_size(rec, source, size);
+    for (Py_ssize_t k = 0, i = start; k < n; k++, i += step)
+        cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, PySequence_Fast_GET_ITEM(o, i));
+    return true;
+}
+
 /* Whether the item can be read at all. */
 static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1];
@@ -105,7 +121,7 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (PyType_Check(o) || cc_value_const(o) || cc_op_bare(o) || cc_op_python_method(o, "__getitem__")) return CC_OK;
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
-        if (PySlice_Check(key) && !cc_inside_guard(rec, o, 1))
+        if (PySlice_Check(key) && !look_in_slice(rec, o, key) && !cc_inside_guard(rec, o, 1))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
         return CC_OK;
     }
@@ -313,6 +329,29 @@ CcGo cc_item_store_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return cc_node_effect(rec, act, &spec, NULL);
 }
 
+/* The members of a set or keys of a dict as a new list, those of a list or tuple as they are; NULL: it is of another kind,
+ * or what it holds is unknown. */
+static PyObject *listed(CcRec *rec, PyObject *o) {
+    if (cc_op_python_method(o, "__contains__") || cc_value_unknown(rec, o) || dirty(rec, o)) return NULL;
+    if (PyList_Check(o) || PyTuple_Check(o)) return Py_NewRef(o);
+    PyObject *items = PyDict_Check(o)                                                  ? cc_dict_keys(o)
+                      : PyAnySet_CheckExact(o) || cc_value_view(o) == &PyDictKeys_Type ? PySequence_List(o)
+                                                                                       : NULL;
+    if (items == NULL) cc_raised_clear();
+    return items;
+}
+
+/* `step in milestones`: a number that varies, and is not among a few constants, need not become a constant itself. */
+static bool symbol_absent(CcRec *rec, CcAct *act, PyObject *o, PyObject *item) {
+    enum { FEW = 32 };
+    PyObject *items = cc_sym_is(rec, item) ? listed(rec, o) : NULL;
+    bool absent = items != NULL && PySequence_Fast_GET_SIZE(items) <= FEW;
+    absent = absent && (cc_inside_members(rec, o) || cc_inside_guard(rec, o, 1));
+    absent = absent && cc_sym_absent(rec, act, item, PySequence_Fast_ITEMS(items), PySequence_Fast_GET_SIZE(items));
+    Py_XDECREF(items);
+    return absent;
+}
+
 static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *item = ev->in[1];
     if (cc_value_by_tensor(rec, o, item)) return CC_OK;
@@ -339,6 +378,7 @@ CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         ev->result = cc_backcall_contains(rec, o, item);
         return CC_DONE;
     }
+    if (symbol_absent(rec, act, o, item)) return CC_OK;
     const CcGo go = findable(rec, act, ev);
     if (go != CC_OK) return go;
     if (PyList_Check(o) || PyTuple_Check(o))

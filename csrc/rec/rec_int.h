@@ -565,6 +565,9 @@ void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
 CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name);
 CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);
+/* Guards that the symbol, a number, equals none of these constants. False: it does, or they are of other kinds; nothing is
+ * guarded then, or only a part, which does no harm. */
+CC_MUST bool cc_sym_absent(CcRec *rec, CcAct *act, PyObject *symbol, PyObject *const *items, Py_ssize_t n);
 CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec); /* C code that only reads numbers */
 /* an iterator over these: C iterators among them may read symbols */
 void cc_sym_settle_iterated(CcRec *rec, PyObject *const *in, int n);

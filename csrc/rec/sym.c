@@ -257,6 +257,31 @@ bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     return same;
 }
 
+/* A constant with which a step can compare a symbol; a NaN is found by identity. */
+static bool comparable(CcRec *rec, PyObject *o) {
+    return (PyLong_CheckExact(o) || PyFloat_CheckExact(o)) && !cc_sym_is(rec, o) && !cc_value_symbolic(rec, o) &&
+           !cc_same_nan(o);
+}
+
+/* None and text never equal a number. */
+static bool other_kind(PyObject *o) { return o == Py_None || PyUnicode_CheckExact(o); }
+
+bool cc_sym_absent(CcRec *rec, CcAct *act, PyObject *symbol, PyObject *const *items, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!other_kind(items[i]) &&
+            (!comparable(rec, items[i]) || PyObject_RichCompareBool(symbol, items[i], Py_EQ) != 0))
+            return false;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (other_kind(items[i])) continue;
+        PyObject *const in[] = {symbol, items[i]};
+        const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
+        PyObject *given = record_step(rec, act, &spec, Py_NewRef(Py_False), 0);
+        Py_XDECREF(given);
+        if (given == NULL) return false;
+    }
+    return true;
+}
+
 bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o) {
     if (!cc_sym_number(o) || !(cc_sym_is(rec, o) || cc_value_symbolic(rec, o))) return true;
     for (int edge = 0; edge < 2; edge++) {
