@@ -172,7 +172,9 @@ def old_value(x):
     return x
 
 
-CASES = [(fn, enter) for fn in (default_of_the_call, own_default, no_default_but_the_calls) for enter in (nothing, some)]
+CASES = [
+    (fn, enter) for fn in (default_of_the_call, own_default, no_default_but_the_calls) for enter in (nothing, some)
+]
 CASES += [(fn, some) for fn in (no_default, set_and_reset, nested, read_first, reset_twice, unset_again, managers)]
 CASES += [(fn, some) for fn in (around_a_break, finally_resets, counts, old_value)]
 CASES += [(resets_the_callers, older), (resets_the_callers, used), (unsets_the_callers, without)]
