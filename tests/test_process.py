@@ -182,3 +182,49 @@ def test_the_process_is_ended_only_where_the_impossible_has_happened():
     assert {path: n for path, n in count.items() if n} == ABORTS
     copies = [str(p.relative_to(ROOT / "csrc")) for p in (ROOT / "csrc").glob("*/*.c") if re.search(r"\bstrn?dup\(", p.read_text())]
     assert copies == [], "cc_mem_text copies a text, and never gives NULL"
+
+
+# ------------------------------------------------------------------ audit hooks
+
+
+def test_audit_hooks_hear_what_eager_raises():
+    """Reading a generator's or a function's attributes tells audit hooks: the recorder and guards read fields instead."""
+    survives("""
+seen, listening = [], False
+def hook(event, args):
+    if listening:
+        seen.append((event, args[-1] if event == "object.__getattr__" else None))
+def gen(x):
+    try:
+        for i in range(3):
+            yield x * i
+    finally:
+        x.add_(0)
+def outer(x):
+    yield from gen(x)
+def abandons(x):
+    total = 0
+    for v in outer(x):
+        total = total + v
+        break
+    other = gen(x)
+    next(other)
+    del other
+    return total + sum(outer(x))
+def breaks(x):
+    g = gen(x)
+    a = next(g)
+    print(a.sum().item())
+    return a + next(g)
+def reads(x, scale=2):
+    return x * len(reads.__code__.co_name) * reads.__defaults__[0]
+sys.addaudithook(hook)
+for fn in (abandons, breaks, reads):
+    call = compile(fn)
+    for _ in range(4):
+        seen.clear()
+        listening = True
+        y = call(torch.ones(2))
+        listening = False
+        print(y.tolist(), seen)
+""")

@@ -2,7 +2,21 @@
  * objects whose hash and equality are C code, and compared values have exact built-in types. */
 #include "guard_int.h"
 
+/* What the getters of a function's __code__, __defaults__ and __kwdefaults__ give, without their audit events; NULL: it is
+ * another descriptor. */
+static PyObject *read_function(const PyFunctionObject *f, PyObject *descr) {
+    PyObject *name = ((PyDescrObject *)descr)->d_name;
+    if (!Py_IS_TYPE(descr, &PyGetSetDescr_Type) || ((PyDescrObject *)descr)->d_type != &PyFunction_Type) return NULL;
+    PyObject *v = cc_text_is(name, "__code__")         ? f->func_code
+                  : cc_text_is(name, "__defaults__")   ? f->func_defaults
+                  : cc_text_is(name, "__kwdefaults__") ? f->func_kwdefaults
+                                                       : (PyObject *)f;
+    return v == (PyObject *)f ? NULL : Py_NewRef(v != NULL ? v : Py_None);
+}
+
 static PyObject *read_member(PyObject *descr, PyObject *object) {
+    PyObject *part = PyFunction_Check(object) ? read_function((PyFunctionObject *)object, descr) : NULL;
+    if (part != NULL) return part;
     PyObject *v = Py_TYPE(descr)->tp_descr_get(descr, object, (PyObject *)Py_TYPE(object));
     if (v == NULL) cc_raised_clear();
     return v;

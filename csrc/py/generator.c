@@ -21,6 +21,21 @@ bool cc_generator_read(PyObject *generator, CcGen *out) {
     return out->pc >= 0;
 }
 
+CcGenNow cc_generator_now(PyObject *generator) {
+    int state;
+    void *frame = cc_frame_of_any_generator(generator, &state);
+    if (frame == NULL) return (CcGenNow){.state = CC_GEN_ENDED};
+    CcGenNow now = {.state = state == cc_frame_created_state() ? CC_GEN_CREATED
+                             : cc_frame_executing(state)       ? CC_GEN_RUNNING
+                                                               : CC_GEN_SUSPENDED,
+                    .co = cc_frame_code(frame),
+                    .globals = cc_frame_globals(frame)};
+    if (now.state != CC_GEN_SUSPENDED) return now;
+    now.lasti = cc_frame_lasti(frame);
+    now.inner = cc_frame_delegate(frame);
+    return now;
+}
+
 PyObject *cc_generator_get(const CcGen *g, int slot) { return cc_slot_get(cc_frame_slots(g->frame)[slot]); }
 
 PyObject *cc_generator_new(PyFunctionObject *func) {

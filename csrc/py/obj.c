@@ -224,11 +224,7 @@ PyObject *cc_obj_copy_number(PyObject *number) {
  * suspended. */
 static bool closing_runs_code(PyObject *generator) {
     CcGen g;
-    if (!cc_generator_read(generator, &g)) {
-        PyObject *frame = PyObject_GetAttrString(generator, "gi_frame");
-        Py_XDECREF(frame);
-        return frame != Py_None; /* None: it has finished */
-    }
+    if (!cc_generator_read(generator, &g)) return cc_generator_now(generator).state != CC_GEN_ENDED;
     for (int pc = 0; pc < g.code->n; pc++)
         if (!cc_code_closes_quietly(g.code, pc, g.func->func_globals)) return true;
     return false;

@@ -253,6 +253,16 @@ typedef struct CcGen {
 /* False: not a plain generator, or one that was renamed, is running or finished, is suspended inside an exception
  * handler, or whose frame object is referenced elsewhere. */
 bool cc_generator_read(PyObject *generator, CcGen *out);
+
+/* What any plain generator does now. Reads no attribute, of which CPython would tell audit hooks. */
+typedef struct CcGenNow {
+    enum { CC_GEN_CREATED, CC_GEN_SUSPENDED, CC_GEN_RUNNING, CC_GEN_ENDED } state;
+    PyCodeObject *co;  /* borrowed; NULL: it has ended */
+    PyObject *globals; /* borrowed */
+    int lasti;         /* SUSPENDED: the code unit of the instruction that suspended it */
+    PyObject *inner;   /* borrowed; SUSPENDED: the iterator of its `yield from`; NULL: none */
+} CcGenNow;
+CcGenNow cc_generator_now(PyObject *generator);
 CC_BORROW PyObject *cc_generator_get(const CcGen *g, int slot); /* slots as an act's */
 /* A generator of func that has not started, with None in each parameter's slot. The caller fills it with the next
  * two. */

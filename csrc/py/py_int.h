@@ -134,6 +134,11 @@ void cc_frame_finish(PyThreadState *ts, void *frame);
  * its state; NULL: neither holds, or other code references the frame object. */
 void *cc_frame_of_generator(PyObject *generator, int *state);
 /* Its own names, which may differ from its function's; borrowed. */
+/* The frame of any generator; NULL: it has ended. `state` is CPython's number. */
+void *cc_frame_of_any_generator(PyObject *generator, int *state);
+bool cc_frame_executing(int state);
+/* What a suspended generator delegates to by `yield from`, borrowed; NULL: it does not. */
+PyObject *cc_frame_delegate(void *frame);
 void cc_frame_generator_names(PyObject *generator, PyObject **name, PyObject **qualname);
 int cc_frame_created_state(void); /* the state number of a generator that has not started */
 /* Puts a generator whose slots have been filled into `state`, to continue at `unit`. */

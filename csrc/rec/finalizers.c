@@ -22,32 +22,18 @@ typedef enum CcWhen { NOW, EVER } CcWhen;
  * the generator it delegates to by `yield from`. EVER: also count a generator that has not started yet. True if
  * unknown. */
 static bool close_runs_code(PyObject *generator, CcWhen when) {
-    PyObject *frame = PyObject_GetAttrString(generator, "gi_frame"),
-             *inner = PyObject_GetAttrString(generator, "gi_yieldfrom");
-    PyObject *suspended = PyObject_GetAttrString(generator, "gi_suspended"),
-             *co = PyObject_GetAttrString(generator, "gi_code");
-    const bool there = frame != NULL && frame != Py_None;
-    PyObject *last = there ? PyObject_GetAttrString(frame, "f_lasti") : NULL,
-             *globals = there ? PyObject_GetAttrString(frame, "f_globals") : NULL;
-    const CcCode *code = co != NULL ? cc_code_get((PyCodeObject *)co) : NULL;
-    const long unit = last != NULL ? PyLong_AsLong(last) / (long)sizeof(uint16_t) : -1;
-    bool runs = true;
-    if (frame == Py_None) runs = false; /* it has ended */
-    else if (code != NULL && globals != NULL && suspended == Py_False)
-        runs = when == EVER && catches_anywhere(code, globals);
-    else if (code != NULL && globals != NULL && inner != NULL && unit >= 0 && unit < code->n_units &&
-             code->by_unit[unit] >= 0) {
-        runs = !cc_code_closes_quietly(code, code->by_unit[unit], globals);
-        if (!runs && inner != Py_None) runs = PyGen_CheckExact(inner) ? close_runs_code(inner, when) : has_close(inner);
+    const CcGenNow now = cc_generator_now(generator);
+    if (now.state == CC_GEN_ENDED) return false;
+    const CcCode *code = cc_code_get(now.co);
+    if (code == NULL) {
+        cc_raised_clear();
+        return true;
     }
-    cc_raised_clear();
-    Py_XDECREF(frame);
-    Py_XDECREF(inner);
-    Py_XDECREF(suspended);
-    Py_XDECREF(co);
-    Py_XDECREF(last);
-    Py_XDECREF(globals);
-    return runs;
+    if (now.state != CC_GEN_SUSPENDED) return when == EVER && catches_anywhere(code, now.globals);
+    const int pc = now.lasti >= 0 && now.lasti < code->n_units ? code->by_unit[now.lasti] : -1;
+    if (pc < 0 || !cc_code_closes_quietly(code, pc, now.globals)) return true;
+    if (now.inner == NULL) return false;
+    return PyGen_CheckExact(now.inner) ? close_runs_code(now.inner, when) : has_close(now.inner);
 }
 
 bool cc_finalizers_has(PyObject *o) { return Py_TYPE(o)->tp_finalize != NULL; }

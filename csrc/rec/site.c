@@ -146,11 +146,8 @@ bool cc_site_mark(CcRec *rec, PyCodeObject *co, int pc) {
 bool cc_site_made(CcRec *rec) {
     const CcProv *p = cc_value_find(rec, rec->unbuildable);
     if (p != NULL && p->site_co != NULL) return cc_site_mark(rec, p->site_co, p->site_pc);
-    PyObject *co =
-        p != NULL && PyGen_CheckExact(rec->unbuildable) ? PyObject_GetAttrString(rec->unbuildable, "gi_code") : NULL;
-    const bool marked = co != NULL && cc_site_mark(rec, (PyCodeObject *)co, CC_SITE_ADOPTION);
-    Py_XDECREF(co);
-    return marked;
+    PyCodeObject *co = p != NULL && PyGen_CheckExact(rec->unbuildable) ? cc_generator_now(rec->unbuildable).co : NULL;
+    return co != NULL && cc_site_mark(rec, co, CC_SITE_ADOPTION);
 }
 
 bool cc_site_may_adopt(const CcRec *rec, const PyCodeObject *generator) {
