@@ -542,6 +542,27 @@ def test_running_numbers_become_symbolic(name):
     assert ccompile.counters()["recording"] + ccompile.counters()["recompile"] - before <= 6
 
 
+@pytest.mark.skipif(EAGER, reason="counts plans")
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "channels last"])
+def test_a_power_of_a_varying_number_has_known_sizes(layout):
+    """torch lays the result out contiguously, whatever the exponent's strides are; the kernel takes the number as an argument."""
+    x = torch.rand(2, 3, 4, 5)
+    x = (
+        x.transpose(1, 3)
+        if layout == "transposed"
+        else x.to(memory_format=torch.channels_last)
+        if "last" in layout
+        else x
+    )
+    compiled = ccompile.compile(lambda x, base: torch.pow(base, x))
+    for i in range(8):
+        got, want = compiled(x, 0.5 + i), torch.pow(0.5 + i, x)
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+    told = [e.text for e in ccompile.events() if e.kind == "new_shape"]
+    assert not [text for text in told if "no rule" in text]
+
+
 # ---- a count among constants ---------------------------------------------------------------------------------------------
 CONTAINERS = {
     "tuple": (30, 80),

@@ -264,10 +264,15 @@ static bool give(CcType *out, const int64_t *size, int ndim) {
     return true;
 }
 
-static bool rule_like(const Ask *a) {
-    const CcType *t = in(a, 0);
+static bool like(const Ask *a, int operand) {
+    const CcType *t = in(a, operand);
     return t && a->n->n_out == 1 && give(a->out, t->size, t->ndim);
 }
+
+static bool rule_like(const Ask *a) { return like(a, 0); }
+
+/* meta::pow.Scalar gives no strides. */
+static bool rule_pow(const Ask *a) { return is_number(a, 0) ? like(a, 1) : rule_unary(a); }
 
 static bool rule_norm(const Ask *a) {
     const CcType *t = in(a, 0), *old = was(a, 0);
