@@ -125,7 +125,7 @@ def feature_enhancement(x):
     spatial_avg = torch.mean(x, dim=1, keepdim=True)
     spatial_max, _ = torch.max(x, dim=1, keepdim=True)
     spatial_attn = torch.sigmoid(torch.cat([spatial_avg, spatial_max], dim=1))
-    spatial_weight = torch.sigmoid(F.conv2d(spatial_attn, torch.ones(1, 2, 3, 3).to(x.device), padding=1))
+    spatial_weight = torch.sigmoid(F.conv2d(spatial_attn, torch.ones(1, 2, 3, 3).to(x), padding=1))
     return x * channel_weight * spatial_weight
 
 
