@@ -10,7 +10,7 @@ from conftest import EAGER
 from torch import nn
 
 pytestmark = pytest.mark.skipif(EAGER, reason="plans")
-WAYS = ["direct", "depthwise", "winograd_2", "winograd_4", "onednn", "one_output", "onednn_blocked"]
+WAYS = ["direct", "depthwise", "winograd_2", "winograd_4", "onednn", "one_output", "onednn_blocked", "onednn_preferred"]
 KINDS = {
     "1x1": lambda: nn.Conv2d(32, 48, 1),
     "3x3": lambda: nn.Conv2d(32, 32, 3, padding=1),
@@ -28,6 +28,7 @@ TAKES = {
     "onednn": set(KINDS),
     "one_output": set(),
     "onednn_blocked": set(),
+    "onednn_preferred": set(),
 }
 ALONE = {  # kinds of convolutions between tensors that are not channels-last
     **KINDS,
@@ -183,6 +184,41 @@ def test_a_clamp_behind_onednn(bounds, size, monkeypatch):
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(compiled(x), conv(x).clamp(*bounds), equal_nan=True)
+
+
+HALVES = {  # of at least 32,768 weights, which oneDNN can take in blocks
+    "1x1": lambda: nn.Conv2d(128, 256, 1),
+    "3x3": lambda: nn.Conv2d(64, 64, 3, padding=1),
+    "strided": lambda: nn.Conv2d(64, 96, 3, stride=2, padding=1),
+    "no_bias": lambda: nn.Conv2d(64, 64, 3, bias=False),
+    "line": lambda: nn.Conv1d(64, 128, 5, padding=2),
+    "volume": lambda: nn.Conv3d(32, 48, 3, padding=1),
+}
+
+
+@pytest.mark.parametrize("way", ["onednn", "onednn_preferred"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+def test_weights_of_half_precision_in_either_layout(way, dtype, mode, monkeypatch):
+    """Of oneDNN's two layouts one is far faster with a matrix unit, the other without one."""
+    monkeypatch.setenv("CCOMPILE_WAY", way)
+    ran = set()
+    for kind, post in itertools.product(HALVES, ("nothing", "norm", "norm_add_relu")):
+        torch.manual_seed(0)
+        conv = HALVES[kind]()
+        dims = conv.weight.dim() - 2
+        norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1](conv.out_channels)
+        model = nn.Sequential(conv, norm).eval().to(dtype)
+        compiled = ccompile.compile(lambda x, m=model, p=POSTS[post]: p(m[0](x), m[1], x.mean()), mode=mode)
+        with torch.no_grad():
+            for seed in range(3):
+                x = torch.randn(2, conv.in_channels, *(5, 7, 9)[:dims], generator=torch.Generator().manual_seed(seed))
+                got, half = compiled(x.to(dtype)), x.to(dtype)
+                want = POSTS[post](model.double()[0](half.double()), model[1], half.double().mean())
+                model.to(dtype)
+                torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-2)
+        ran |= set(ways_of(compiled))
+    assert ran <= {way, "onednn"}  # a CPU without code for the dtype has no choice
 
 
 def choices(text):

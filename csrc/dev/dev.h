@@ -309,6 +309,7 @@ size_t cc_dnnl_bytes(const CcPrim *p);
 CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err); /* thread-safe */
 /* Does this CPU have oneDNN code for products of bf16 or f16 with a post-op operand of that dtype? */
 bool cc_dnnl_native(CcDtype dtype);
+bool cc_dnnl_tiles(CcDtype dtype); /* ... that uses the CPU's matrix unit? */
 /* vet.c: sets a size of dst and of the post-ops' operands. */
 void cc_vet_resize(CcPrimDesc *d, int dim, int64_t size);
 void cc_dnnl_forget(void); /* drops the library's resident pages */

@@ -195,6 +195,7 @@ static struct {
     CcErr err;
     Handle engine;
     int native[CC_DT_COUNT]; /* 0 not tried, 1 yes, -1 no */
+    int tiles[CC_DT_COUNT];  /* the same */
     /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: its value changed within 3.x, so it is found by trial; 0: not yet */
     int post_base;
     char text[48];
@@ -462,24 +463,32 @@ static int find_post_base(CcErr *err) {
     return out == 10 ? 0 : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN does not accept operands of post-ops");
 }
 
-static bool probe_native(CcDtype dtype) {
+typedef enum Probe { HAS_CODE, HAS_TILES } Probe;
+
+/* Intel's tiles are the only matrix units that oneDNN uses on CPUs; its implementations' names tell. */
+static bool probe_code(CcDtype dtype, Probe what) {
     const CcTensorDesc square = {.ndim = 2, .dtype = dtype, .size = {64, 64}, .stride = {64, 1}};
     CcPrim probe = {
         .inner = dtype,
         .desc = {.src = square, .weights = square, .dst = square, .n_post = 1, .post = {{CC_POST_ADD, 0, square}}}};
     CcErr ignored;
-    const bool is = find_code(&probe, &ignored) == 0;
+    const bool is = find_code(&probe, &ignored) == 0 && (what == HAS_CODE || strstr(probe.code, "amx"));
     if (probe.pd) dnnl.desc_destroy(probe.pd);
     return is;
 }
 
-bool cc_dnnl_native(CcDtype dtype) {
+static bool ask_code(CcDtype dtype, Probe what) {
+    int *const known = what == HAS_CODE ? &lib.native[dtype] : &lib.tiles[dtype];
     pthread_mutex_lock(&lock);
-    if (ready(NULL) == 0 && !lib.native[dtype]) lib.native[dtype] = probe_native(dtype) ? 1 : -1;
-    const bool is = lib.native[dtype] > 0;
+    if (ready(NULL) == 0 && !*known) *known = probe_code(dtype, what) ? 1 : -1;
+    const bool is = *known > 0;
     pthread_mutex_unlock(&lock);
     return is;
 }
+
+bool cc_dnnl_native(CcDtype dtype) { return ask_code(dtype, HAS_CODE); }
+
+bool cc_dnnl_tiles(CcDtype dtype) { return ask_code(dtype, HAS_TILES); }
 
 static int find_weights_form(const CcPrim *p) {
     const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[WEIGHTS].md, ROLE[WEIGHTS].index);

@@ -13,12 +13,18 @@ typedef enum Way {
     ONEDNN,
     ONE_OUTPUT, /* each channel by its own weights, columns innermost */
     ONEDNN_BLOCKED,
+    ONEDNN_PREFERRED, /* in half precision: weights in the layout that oneDNN prefers, not in blocks */
     WAYS
 } Way;
 
-static const char *const NAME[] = {
-    [DIRECT] = "direct", [DEPTHWISE] = "depthwise",   [WINOGRAD_2] = "winograd_2",        [WINOGRAD_4] = "winograd_4",
-    [ONEDNN] = "onednn", [ONE_OUTPUT] = "one_output", [ONEDNN_BLOCKED] = "onednn_blocked"};
+static const char *const NAME[] = {[DIRECT] = "direct",
+                                   [DEPTHWISE] = "depthwise",
+                                   [WINOGRAD_2] = "winograd_2",
+                                   [WINOGRAD_4] = "winograd_4",
+                                   [ONEDNN] = "onednn",
+                                   [ONE_OUTPUT] = "one_output",
+                                   [ONEDNN_BLOCKED] = "onednn_blocked",
+                                   [ONEDNN_PREFERRED] = "onednn_preferred"};
 _Static_assert(CC_COUNT(NAME) == WAYS, "each way has a name");
 
 static const int64_t LEAST_WORK = 1 << 20; /* multiply-adds; smaller convolutions follow the rule */
@@ -66,6 +72,7 @@ static void write_key(const void *desc, CcSbuf *out) {
     cc_sbuf_add(out, ", channels %lld to %lld, copies %d%d, posts", (long long)d->src.stride[1],
                 (long long)d->dst.stride[1], w->copies[0], w->copies[1]);
     for (int i = 0; i < d->n_post; i++) cc_sbuf_add(out, " %d", (int)d->post[i].kind);
+    if (d->weights.dtype != CC_DT_F32) cc_sbuf_add(out, ", %s", cc_dtype_info(d->weights.dtype)->name);
 }
 
 /* ------------------------------------------------------------------ measuring */
@@ -110,7 +117,7 @@ static void advance(void *ctx, int way, bool cold) {
     if (!cold) return;
     if (any->packed) cc_packed_evict(any->packed);
     for (int i = 0; i < w->ndim; i++) last += (w->size[i] - 1) * w->stride[i];
-    cc_cpu_evict(cc_prim_data(t->host, any->weights, any->weights_at), (last + 1) * (int64_t)sizeof(float));
+    cc_cpu_evict(cc_prim_data(t->host, any->weights, any->weights_at), (last + 1) * cc_dtype_info(w->dtype)->size);
 }
 
 static const CcChoiceKind CONVOLUTION = {.name = "convolution",
@@ -185,12 +192,14 @@ CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, 
     for (int i = k->ndim - desc->dst.ndim + 1; i < k->ndim; i++) w->work *= k->size[i];
     for (int i = 0; i < 2; i++) w->copies[i] = c->rule->reorder[i].is;
     if (c->own) add_others(w, c->own, arena);
-    w->way[ONEDNN] = c->library;
+    const Way library = c->other && k->form == CC_FORMAT_ANY ? ONEDNN_PREFERRED : ONEDNN;
+    if (c->other) w->way[library == ONEDNN ? ONEDNN_PREFERRED : ONEDNN] = c->other;
+    w->way[library] = c->library;
     w->way[ONEDNN_BLOCKED] = c->blocked;
     if (c->library == c->rule) c->library->desc = &w->desc;
     w->choice = (CcChoice){.kind = &CONVOLUTION,
                            .desc = w,
-                           .rule = c->rule == c->own ? (int)way_of(&c->own->image) : ONEDNN,
+                           .rule = c->rule == c->own ? way_of(&c->own->image) : library,
                            .pays = w->work * desc->src.size[0] >= LEAST_WORK && w->work <= IMAGE_WORK,
                            .input_bytes = input_bytes};
     for (int i = 0; i < WAYS; i++) {
@@ -243,7 +252,9 @@ const char *cc_convways_name(const CcConvWays *w, const CcConv *rule) {
     const CcConv *better = w ? atomic_load((_Atomic(CcConv *) *)&w->better) : NULL;
     const CcConv *conv = better ? better : rule;
     if (!conv->prim) return NAME[way_of(&conv->image)];
-    return NAME[w && conv == w->way[ONEDNN_BLOCKED] ? ONEDNN_BLOCKED : ONEDNN];
+    for (int i = 0; w && i < WAYS; i++)
+        if (conv == w->way[i]) return NAME[i];
+    return NAME[ONEDNN];
 }
 
 void cc_convways_clear(CcConvWays *w) {
