@@ -1,6 +1,7 @@
 """Behaviour at limits: entries beyond recompile_limit, plans beyond shape_limit, threads that make first calls at once."""
 
 import threading
+import types
 import warnings
 
 import ccompile
@@ -162,3 +163,26 @@ def test_dynamos_graph_break_is_called_what_it_is():
     assert torch.equal(compiled(torch.ones(3)), fn(torch.ones(3)))
     (broken,) = ccompile.explain(fn)(torch.ones(3)).break_reasons
     assert broken.reason == "user" and "graph_break() was called" in broken.text
+
+
+def test_a_full_resume_point_rests_and_comes_back():
+    """Variants that never recur are not compared with all that were recorded, in each call; one that recurs is used again."""
+    state = types.SimpleNamespace(kind="a")
+
+    def fn(x):
+        total = (x * 2).sum().item()
+        return x * len(state.kind) + total
+
+    options = {"loop_limit": 3, "eager_if_slower": False}
+    compiled, x = ccompile.compile(fn, options=options), torch.ones(3)
+
+    def hits_of(kinds):
+        before = sum(s["hits"] for s in compiled_of(compiled).report()["entries"][0]["segments"][1:])
+        for state.kind in kinds:
+            assert torch.equal(compiled(x), fn(x))
+        return sum(s["hits"] for s in compiled_of(compiled).report()["entries"][0]["segments"][1:]) - before
+
+    compiled(x)
+    hits_of("b" * i for i in range(60))
+    assert hits_of(["b"] * 32) >= 16
+    assert hits_of(["b", "new"] * 16) == 16  # now and then one that does not fit

@@ -85,6 +85,7 @@ typedef struct CcPoint {
     CC_VEC(CcSegment *) segment;
     int last;   /* index of the last segment used here: tried first */
     bool full;  /* the limit was reached: CPython continues from here */
+    int missed; /* full: calls in a row that no segment fitted */
     int raised; /* recordings from here that ended in an exception */
 } CcPoint;
 

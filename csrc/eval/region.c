@@ -537,6 +537,14 @@ static CcGo record_from(Region *g, CcPoint *p, CcAct *const *acts, int n, const 
     return cc_rec_begin_resume(g->rec, acts, n, mode, varies, &v, (uintptr_t)p) == CC_OK ? CC_OK : die(g);
 }
 
+/* A full point that no segment has fitted for a while: asking all of them costs more than the few that may still fit save. */
+static bool rests(CcPoint *p) {
+    enum { PATIENCE = 8, EACH = 16 };
+    if (!p->full) return false;
+    p->missed = p->missed < PATIENCE + EACH ? p->missed + 1 : PATIENCE + 1;
+    return p->missed > PATIENCE && p->missed < PATIENCE + EACH;
+}
+
 static CcGo on_resume(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
     if (cc_rec_active(g->rec)) return CC_OK;
@@ -557,6 +565,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
         return die(g);
     }
     CcPoint *p = cc_root_point(g->root, acts, n, true);
+    if (rests(p)) return die(g);
     const CcGuardState state = {.acts = acts, .n_acts = n};
     const int n_segments = p->segment.n, last = p->last;
     for (int k = 0; k < n_segments; k++) { /* the last one used, then the others, newest first */
@@ -580,6 +589,7 @@ static CcGo on_resume(CcObserver *obs, CcAct *act) {
             continue;
         }
         p->last = i;
+        p->missed = 0;
         const CcGo go =
             ran == CC_RAN ? after_segment(g, s, &x, acts, n) : fail_segment(g, s, ran == CC_RAN_NOTHING, act, n);
         cc_guard_release(&s->trace->guards, x.gv);
