@@ -85,7 +85,7 @@ static bool look_in_slice(CcRec *rec, PyObject *o, PyObject *slice) {
         return false;
     }
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(o), n = PySlice_AdjustIndices(size, &start, &stop, step);
-    cc_inside_size(rec, source, size);
+    cc_inside_length(rec, source, PySequence_Fast_ITEMS(o), size);
     for (Py_ssize_t k = 0, i = start; k < n; k++, i += step)
         cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, PySequence_Fast_GET_ITEM(o, i));
     return true;

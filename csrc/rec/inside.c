@@ -5,8 +5,7 @@ void cc_inside_size(CcRec *rec, int parent, Py_ssize_t n) {
     cc_guard_once(&rec->trace->guards, CC_SRC_SIZE, parent, NULL, (int)n, CC_CHK_SIZE, NULL);
 }
 
-/* The same for a sequence. A log of numbers grows in each call; a list of tensors has few lengths. */
-static void sequence_size(CcRec *rec, int parent, PyObject *const *items, Py_ssize_t n) {
+void cc_inside_length(CcRec *rec, int parent, PyObject *const *items, Py_ssize_t n) {
     cc_inside_size(rec, parent, n);
     if (n > 0 && cc_sym_number(items[n - 1]) && rec->hints != NULL &&
         cc_hint_size_taken(rec->hints, &rec->trace->guards, parent, rec->salt))
@@ -16,7 +15,7 @@ static void sequence_size(CcRec *rec, int parent, PyObject *const *items, Py_ssi
 static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth) {
     PyObject *const *items = PySequence_Fast_ITEMS(o);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    if (parent >= 0) sequence_size(rec, parent, items, n);
+    if (parent >= 0) cc_inside_length(rec, parent, items, n);
     for (Py_ssize_t i = 0; i < n; i++) {
         if (rec->trace->guards.g.n > CC_MAX_GUARDS) return false;
         if (parent >= 0) cc_value_read(rec, CC_SRC_ITEM, parent, NULL, 0, (int)i, items[i]);
@@ -130,7 +129,7 @@ static bool deque_content(CcRec *rec, PyObject *items, PyObject *deque, int pare
         CC_RETRY_ALLOC(limit, PyObject_GetAttrString(deque, "maxlen"));
         cc_value_read_member(rec, parent, Py_TYPE(deque), "maxlen", limit);
         Py_DECREF(limit);
-        sequence_size(rec, parent, PySequence_Fast_ITEMS(items), PyList_GET_SIZE(items));
+        cc_inside_length(rec, parent, PySequence_Fast_ITEMS(items), PyList_GET_SIZE(items));
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);

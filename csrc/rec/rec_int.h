@@ -313,6 +313,8 @@ void cc_value_pin(CcRec *rec, PyObject *o); /* makes a symbolic number a constan
 
 /* ---- inside.c: content of containers from outside ---- */
 void cc_inside_size(CcRec *rec, int parent, Py_ssize_t n); /* guards the length */
+/* The same for a sequence with these items. A log of numbers grows in each call; a list of tensors has few lengths. */
+void cc_inside_length(CcRec *rec, int parent, PyObject *const *items, Py_ssize_t n);
 /* Guards the whole content, `depth` levels deep (0: of a dict, its keys). False: it can't be guarded. */
 bool cc_inside_guard(CcRec *rec, PyObject *o, int depth);
 bool cc_inside_before(CcRec *rec, const CcProv *p); /* guards a written container's earlier content, if it was kept */

@@ -156,6 +156,13 @@ PIECES = {
         def memo(k): return [k, K]""",
     "mod": "mod = module(one=1, two=[2], fn=lambda: 3)",
     "var": "var = contextvars.ContextVar('var', default=1)",
+    "bare": "bare = contextvars.ContextVar('bare')",
+    "scope": """
+        @contextlib.contextmanager
+        def scope(v):
+            token = var.set(v)
+            try: yield v
+            finally: var.reset(token)""",
     "w": "w = torch.arange(1.0, 4.0)",
     "weights": "weights = [torch.ones(3), torch.full((3,), 2.0)]",
     "Net": """
@@ -423,6 +430,16 @@ r.append(mod.one); r.append(mod.fn()); r.append(getattr(mod, 'zz', 0)); r.append
 import mutated_module; r.append(mutated_module.one)
 from mutated_module import two; r.append(two[0])
 r.append(var.get())
+r.append(var.get(5)); r.append(bare.get('none'))
+token = var.set(3); r.append(var.get()); var.reset(token); r.append(var.get())
+token = bare.set(K); r.append(bare.get()); bare.reset(token); r.append(bare.get(0))
+outer = var.set(3); inner = var.set(K); r.append(var.get()); var.reset(inner); r.append(var.get()); var.reset(outer); r.append(var.get(2))
+with scope(4): r.append(x * var.get())
+with scope(4): r.append(var.get()); brk(); r.append(var.get(7))
+with scope(K), scope(5): r.append(x + var.get())
+var.set(var.get() + 1); r.append(x * var.get())
+r.append(K in (1, 30)); r.append(FK not in [30, 80]); r.append(K in {2: 3, 'a': 4})
+r.append(items[:1]); r.append(pair[1:]); r.append(items[-1:])
 r.append(x * w); r.append(w.shape[0]); r.append(w.dtype)
 r.append(w.requires_grad); r.append(w.is_contiguous())
 r.append(sum(weights)); r.append(weights[0] is weights[1])
