@@ -24,7 +24,7 @@ bool cc_generator_read(PyObject *generator, CcGen *out) {
 CcGenNow cc_generator_now(PyObject *generator) {
     int state;
     void *frame = cc_frame_of_any_generator(generator, &state);
-    if (frame == NULL) return (CcGenNow){.state = CC_GEN_ENDED};
+    if (frame == NULL) return (CcGenNow){.state = CC_GEN_ENDED, .co = cc_frame_generator_code(generator)};
     CcGenNow now = {.state = state == cc_frame_created_state() ? CC_GEN_CREATED
                              : cc_frame_executing(state)       ? CC_GEN_RUNNING
                                                                : CC_GEN_SUSPENDED,

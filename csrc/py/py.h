@@ -257,8 +257,8 @@ bool cc_generator_read(PyObject *generator, CcGen *out);
 /* What any plain generator does now. Reads no attribute, of which CPython would tell audit hooks. */
 typedef struct CcGenNow {
     enum { CC_GEN_CREATED, CC_GEN_SUSPENDED, CC_GEN_RUNNING, CC_GEN_ENDED } state;
-    PyCodeObject *co;  /* borrowed; NULL: it has ended */
-    PyObject *globals; /* borrowed */
+    PyCodeObject *co;  /* borrowed */
+    PyObject *globals; /* borrowed; NULL: it has ended */
     int lasti;         /* SUSPENDED: the code unit of the instruction that suspended it */
     PyObject *inner;   /* borrowed; SUSPENDED: the iterator of its `yield from`; NULL: none */
 } CcGenNow;

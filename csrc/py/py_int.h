@@ -137,6 +137,7 @@ void *cc_frame_of_generator(PyObject *generator, int *state);
 /* The frame of any generator; NULL: it has ended. `state` is CPython's number. */
 void *cc_frame_of_any_generator(PyObject *generator, int *state);
 bool cc_frame_executing(int state);
+PyCodeObject *cc_frame_generator_code(PyObject *generator); /* borrowed; also of one that has ended */
 /* What a suspended generator delegates to by `yield from`, borrowed; NULL: it does not. */
 PyObject *cc_frame_delegate(void *frame);
 void cc_frame_generator_names(PyObject *generator, PyObject **name, PyObject **qualname);

@@ -156,7 +156,7 @@ PIECES = {
         def memo(k): return [k, K]""",
     "mod": "mod = module(one=1, two=[2], fn=lambda: 3)",
     "var": "var = contextvars.ContextVar('var', default=1)",
-    "bare": "bare = contextvars.ContextVar('bare')",
+    "unset": "unset = contextvars.ContextVar('unset')",
     "scope": """
         @contextlib.contextmanager
         def scope(v):
@@ -430,9 +430,9 @@ r.append(mod.one); r.append(mod.fn()); r.append(getattr(mod, 'zz', 0)); r.append
 import mutated_module; r.append(mutated_module.one)
 from mutated_module import two; r.append(two[0])
 r.append(var.get())
-r.append(var.get(5)); r.append(bare.get('none'))
+r.append(var.get(5)); r.append(unset.get('none'))
 token = var.set(3); r.append(var.get()); var.reset(token); r.append(var.get())
-token = bare.set(K); r.append(bare.get()); bare.reset(token); r.append(bare.get(0))
+token = unset.set(K); r.append(unset.get()); unset.reset(token); r.append(unset.get(0))
 outer = var.set(3); inner = var.set(K); r.append(var.get()); var.reset(inner); r.append(var.get()); var.reset(outer); r.append(var.get(2))
 with scope(4): r.append(x * var.get())
 with scope(4): r.append(var.get()); brk(); r.append(var.get(7))
