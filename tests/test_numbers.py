@@ -646,6 +646,31 @@ def test_a_slice_depends_on_the_items_that_it_takes(of, taken):
     assert run(ccompile.compile(fn)) == run(fn)
 
 
+def test_a_slice_of_the_first_items_of_a_growing_list():
+    """Neither the length nor what lies behind is guarded, as long as all items are there."""
+    items = []
+
+    def fn(x):
+        items.append(len(items) * 1.5)
+        for v in items[1:5:2]:
+            x = x + v
+        return x * len(items[:2])
+
+    def run(call):
+        out = []
+        for i in range(24):
+            if i == 15:
+                del items[3:]
+            if i == 20:
+                items[1] = 7.25
+            out.append(call(torch.ones(2)).tolist())
+        items.clear()
+        return out
+
+    compiled = ccompile.compile(fn)
+    assert run(compiled) == run(fn)
+
+
 def test_an_item_that_a_slice_leaves_out_may_differ():
     state = types.SimpleNamespace(items=(1, 2, "first"))
 

@@ -84,8 +84,10 @@ static bool look_in_slice(CcRec *rec, PyObject *o, PyObject *slice) {
         cc_raised_clear();
         return false;
     }
-    const Py_ssize_t size = PySequence_Fast_GET_SIZE(o), n = PySlice_AdjustIndices(size, &start, &stop, step);
-    cc_inside_length(rec, source, PySequence_Fast_ITEMS(o), size);
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(o);
+    const bool within = step > 0 && start >= 0 && stop >= 0 && stop <= size; /* what lies behind does not matter */
+    const Py_ssize_t n = PySlice_AdjustIndices(size, &start, &stop, step);
+    if (!within) cc_inside_length(rec, source, PySequence_Fast_ITEMS(o), size);
     for (Py_ssize_t k = 0, i = start; k < n; k++, i += step)
         cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, PySequence_Fast_GET_ITEM(o, i));
     return true;

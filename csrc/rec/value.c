@@ -607,7 +607,11 @@ bool cc_value_symbolic(CcRec *rec, PyObject *o) {
 
 void cc_value_pin(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
-    if (p != NULL && p->origin == CC_O_SOURCE) cc_guard_check(&rec->trace->guards, p->id, CC_CHK_VALUE, o);
+    CcGuards *gs = &rec->trace->guards;
+    if (p == NULL || p->origin != CC_O_SOURCE) return;
+    cc_guard_check(gs, p->id, CC_CHK_VALUE, o);
+    if (rec->hints == NULL || !cc_hint_differs(rec->hints, gs, p->id, rec->salt)) return;
+    if (cc_hint_taken(rec->hints, gs, p->id, rec->salt)) rec->differs = true;
 }
 
 bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome) {
