@@ -362,7 +362,7 @@ CC_NEW PyObject *cc_obj_of_module(const char *module, const char *name);
 CC_NEW PyObject *cc_obj_run(const char *source); /* the globals of a module with this source; NULL: error set */
 /* Code of such a module. It runs in place of C code, which has no frame in eager's traceback. */
 bool cc_obj_is_ours(const PyCodeObject *co);
-void cc_obj_hide_frame(void); /* drops the innermost entry of the raised exception's traceback if it is of such code */
+void cc_obj_hide_frame(void); /* drops the newest entry of the raised exception's traceback if it is of such code */
 CC_NEW PyObject *cc_obj_intern(const char *text); /* interned; never NULL */
 static inline bool cc_text_is(PyObject *s, const char *ascii) {
     return PyUnicode_GET_LENGTH(s) == (Py_ssize_t)strlen(ascii) && PyUnicode_CompareWithASCIIString(s, ascii) == 0;
