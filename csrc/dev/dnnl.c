@@ -194,8 +194,7 @@ static struct {
     int state; /* 0 not tried, 1 ready, -1 failed */
     CcErr err;
     Handle engine;
-    int native[CC_DT_COUNT]; /* 0 not tried, 1 yes, -1 no */
-    int tiles[CC_DT_COUNT];  /* the same */
+    int native[CC_DT_COUNT]; /* 0 not tried, -1 no code, 1 code, 2 code for the CPU's matrix unit */
     /* DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE: its value changed within 3.x, so it is found by trial; 0: not yet */
     int post_base;
     char text[48];
@@ -463,32 +462,29 @@ static int find_post_base(CcErr *err) {
     return out == 10 ? 0 : cc_err_set(err, CC_E_UNSUPPORTED, "oneDNN does not accept operands of post-ops");
 }
 
-typedef enum Probe { HAS_CODE, HAS_TILES } Probe;
-
 /* Intel's tiles are the only matrix units that oneDNN uses on CPUs; its implementations' names tell. */
-static bool probe_code(CcDtype dtype, Probe what) {
+static int probe_native(CcDtype dtype) {
     const CcTensorDesc square = {.ndim = 2, .dtype = dtype, .size = {64, 64}, .stride = {64, 1}};
     CcPrim probe = {
         .inner = dtype,
         .desc = {.src = square, .weights = square, .dst = square, .n_post = 1, .post = {{CC_POST_ADD, 0, square}}}};
     CcErr ignored;
-    const bool is = find_code(&probe, &ignored) == 0 && (what == HAS_CODE || strstr(probe.code, "amx"));
+    const int native = find_code(&probe, &ignored) < 0 ? -1 : strstr(probe.code, "amx") ? 2 : 1;
     if (probe.pd) dnnl.desc_destroy(probe.pd);
-    return is;
+    return native;
 }
 
-static bool ask_code(CcDtype dtype, Probe what) {
-    int *const known = what == HAS_CODE ? &lib.native[dtype] : &lib.tiles[dtype];
+static int native(CcDtype dtype) {
     pthread_mutex_lock(&lock);
-    if (ready(NULL) == 0 && !*known) *known = probe_code(dtype, what) ? 1 : -1;
-    const bool is = *known > 0;
+    if (ready(NULL) == 0 && !lib.native[dtype]) lib.native[dtype] = probe_native(dtype);
+    const int is = lib.native[dtype];
     pthread_mutex_unlock(&lock);
     return is;
 }
 
-bool cc_dnnl_native(CcDtype dtype) { return ask_code(dtype, HAS_CODE); }
+bool cc_dnnl_native(CcDtype dtype) { return native(dtype) > 0; }
 
-bool cc_dnnl_tiles(CcDtype dtype) { return ask_code(dtype, HAS_TILES); }
+bool cc_dnnl_tiles(CcDtype dtype) { return native(dtype) == 2; }
 
 static int find_weights_form(const CcPrim *p) {
     const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[WEIGHTS].md, ROLE[WEIGHTS].index);

@@ -5,8 +5,8 @@
 /* What the getters of a function's __code__, __defaults__ and __kwdefaults__ give, without their audit events; NULL: it is
  * another descriptor. */
 static PyObject *read_function(const PyFunctionObject *f, PyObject *descr) {
-    PyObject *name = ((PyDescrObject *)descr)->d_name;
     if (!Py_IS_TYPE(descr, &PyGetSetDescr_Type) || ((PyDescrObject *)descr)->d_type != &PyFunction_Type) return NULL;
+    PyObject *name = ((PyDescrObject *)descr)->d_name;
     PyObject *v = cc_text_is(name, "__code__")         ? f->func_code
                   : cc_text_is(name, "__defaults__")   ? f->func_defaults
                   : cc_text_is(name, "__kwdefaults__") ? f->func_kwdefaults

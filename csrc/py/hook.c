@@ -125,8 +125,7 @@ static PyObject *replacement_result(Region *region, PyThreadState *ts, void *fra
     return result;
 }
 
-/* The frame is not recorded, but it may be one of our own. */
-static PyObject *run_default(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
+PyObject *cc_hook_run_unrecorded(PyThreadState *ts, void *frame, int throwing) {
     PyObject *value = _PyEval_EvalFrameDefault(ts, frame, throwing);
     if (!value) cc_obj_hide_frame();
     return value;
@@ -139,7 +138,7 @@ static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, 
         return run_by_cpython(region, ts, frame);
     PyObject *answer = replacement_result(region, ts, frame, throwing);
     if (answer) return answer;
-    if (!listens(region, ts, frame, throwing)) return run_default(ts, frame, throwing);
+    if (!listens(region, ts, frame, throwing)) return cc_hook_run_unrecorded(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
     if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
     if (!throwing) cc_raised_clear(); /* no memory for our tables, which CPython does not need */

@@ -133,13 +133,13 @@ void cc_frame_finish(PyThreadState *ts, void *frame);
 /* The frame of a generator that has not started or is suspended outside exception handlers, and CPython's number for
  * its state; NULL: neither holds, or other code references the frame object. */
 void *cc_frame_of_generator(PyObject *generator, int *state);
-/* Its own names, which may differ from its function's; borrowed. */
 /* The frame of any generator; NULL: it has ended. `state` is CPython's number. */
 void *cc_frame_of_any_generator(PyObject *generator, int *state);
 bool cc_frame_executing(int state);
 PyCodeObject *cc_frame_generator_code(PyObject *generator); /* borrowed; also of one that has ended */
 /* What a suspended generator delegates to by `yield from`, borrowed; NULL: it does not. */
 PyObject *cc_frame_delegate(void *frame);
+/* Its own names, which may differ from its function's; borrowed. */
 void cc_frame_generator_names(PyObject *generator, PyObject **name, PyObject **qualname);
 int cc_frame_created_state(void); /* the state number of a generator that has not started */
 /* Puts a generator whose slots have been filled into `state`, to continue at `unit`. */
@@ -318,6 +318,8 @@ PyObject *cc_ex_raiser(void);
 /* ------------------------------------------------------------------ threads and regions (hook.c) */
 /* Calls an empty function in CPython's own evaluator, which handles whatever the eval breaker requests. */
 CC_MUST int cc_hook_run_noop(void);
+/* CPython runs a frame that is not recorded; one of our own code leaves no entry in a traceback. */
+PyObject *cc_hook_run_unrecorded(PyThreadState *ts, void *frame, int throwing);
 /* Calls func with None for each parameter, keyword-only ones by name. */
 CC_MUST CC_NEW PyObject *cc_hook_call_with_nones(PyFunctionObject *func);
 

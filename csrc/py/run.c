@@ -414,9 +414,7 @@ static PyObject *run_unobserved(CcRun *r, bool throwing) {
     if (throwing) return hand_over(r); /* enter_handler() has already moved it to its handler */
     *r->top = r->act.prev;
     give_back(r);
-    PyObject *value = _PyEval_EvalFrameDefault(r->act.ts, r->act.frame, 0);
-    if (!value) cc_obj_hide_frame();
-    return value;
+    return cc_hook_run_unrecorded(r->act.ts, r->act.frame, 0);
 }
 
 static PyObject *run_all_unobserved(CcRun *r, bool throwing) {

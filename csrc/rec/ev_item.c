@@ -79,7 +79,7 @@ static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
 static bool look_in_slice(CcRec *rec, PyObject *o, PyObject *slice) {
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     Py_ssize_t start, stop, step;
-    if (source < 0 || !(PyTuple_CheckExact(o) || PyList_CheckExact(o)) || cc_value_dirty(rec, o)) return false;
+    if (source < 0 || !(PyTuple_CheckExact(o) || PyList_CheckExact(o)) || dirty(rec, o)) return false;
     if (PySlice_Unpack(slice, &start, &stop, &step) < 0) {
         cc_raised_clear();
         return false;
@@ -87,6 +87,7 @@ static bool look_in_slice(CcRec *rec, PyObject *o, PyObject *slice) {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(o);
     const bool within = step > 0 && start >= 0 && stop >= 0 && stop <= size; /* what lies behind does not matter */
     const Py_ssize_t n = PySlice_AdjustIndices(size, &start, &stop, step);
+    if (rec->trace->guards.g.n + n > CC_MAX_GUARDS) return false;
     if (!within) cc_inside_length(rec, source, PySequence_Fast_ITEMS(o), size);
     for (Py_ssize_t k = 0, i = start; k < n; k++, i += step)
         cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, PySequence_Fast_GET_ITEM(o, i));

@@ -91,7 +91,7 @@ static int describe_weights(const CcType *t, bool transposed, int64_t groups, Cc
         w->stride[0] = d.stride[0] * (d.size[0] / groups);
     }
     /* code for a matrix unit has layouts of its own: 3x3 of 64x128 in bf16 takes 1.5 ms instead of 22 (Xeon with AMX) */
-    const bool blocks = !transposed && has_blocks(w, extra) && !cc_dnnl_tiles(w->dtype);
+    const bool blocks = !transposed && has_blocks(w, extra) && (w->dtype == CC_DT_F32 || !cc_dnnl_tiles(w->dtype));
     w->form = blocks ? CC_FORMAT_BLOCKED : CC_FORMAT_ANY;
     return 0;
 }
@@ -561,22 +561,6 @@ static CcConv *describe_slower(const CcGraph *g, const int *nodes, int n, CcAren
     return conv;
 }
 
-/* The rule's convolution in half precision, with the weights in oneDNN's other layout: in blocks, or in the one that it
- * prefers. Not made yet. NULL: there is none. */
-static CcConv *other_layout(const CcPrimDesc *d, const CcConv *rule, CcArena *arena) {
-    CcConv *conv = cc_arena_alloc(arena, sizeof *conv);
-    CcPrimDesc *desc = cc_arena_alloc(arena, sizeof *desc);
-    const bool grouped = d->weights.ndim > d->src.ndim;
-    if (!conv || !desc || !cc_dnnl_native(d->weights.dtype) || !has_blocks(&d->weights, grouped)) return NULL;
-    *desc = *d;
-    desc->weights.form = d->weights.form == CC_FORMAT_BLOCKED ? CC_FORMAT_ANY : CC_FORMAT_BLOCKED;
-    *conv = *rule;
-    conv->prim = NULL;
-    conv->desc = desc;
-    if (rule->packed) conv->packed = cc_packed_new();
-    return conv;
-}
-
 static bool is_all(const CcPrimDesc *d, CcDtype dtype) {
     return d->src.dtype == dtype && d->weights.dtype == dtype && d->dst.dtype == dtype;
 }
@@ -589,13 +573,13 @@ static void find_ways(const CcGraph *g, const int *nodes, int n, bool own, const
     if (!g->measures || d->kind != CC_PRIM_CONV || !(f32 || half) || single) return;
     CcConvCandidates c = {.library = rule, .rule = rule};
     if (half) {
-        c.other = other_layout(d, rule, arena);
+        c.layouts = cc_dnnl_native(d->weights.dtype) && has_blocks(&d->weights, d->weights.ndim > d->src.ndim);
     } else {
         c.own = own ? rule : describe_slower(g, nodes, n, arena);
         c.blocked = describe_library(g, nodes, n, true, arena);
         if (own) c.library = describe_library(g, nodes, n, false, arena);
     }
-    if (own || c.own || c.blocked || c.other) rule->ways = cc_convways_make(&c, d, g->input_bytes, arena);
+    if (own || c.own || c.blocked || c.layouts) rule->ways = cc_convways_make(&c, d, g->input_bytes, arena);
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {

@@ -26,6 +26,7 @@ static const char *const NAME[] = {[DIRECT] = "direct",
                                    [ONEDNN_BLOCKED] = "onednn_blocked",
                                    [ONEDNN_PREFERRED] = "onednn_preferred"};
 _Static_assert(CC_COUNT(NAME) == WAYS, "each way has a name");
+_Static_assert((int)WAYS <= (int)CC_CHOICE_WAYS, "choose.c has room for them");
 
 static const int64_t LEAST_WORK = 1 << 20; /* multiply-adds; smaller convolutions follow the rule */
 static const int64_t MOST_WORK = 1 << 26;  /* of a measured run, 1 ms at 130 GFLOP/s, unless one image has more ... */
@@ -183,6 +184,22 @@ static void add_others(CcConvWays *w, CcConv *own, CcArena *arena) {
     }
 }
 
+/* The library's way of half precision, and the same with the weights in the other layout: in blocks, or as oneDNN prefers.
+ * -> the first one. */
+static Way add_layouts(CcConvWays *w, CcConv *library, CcArena *arena) {
+    const bool preferred = w->desc.weights.form == CC_FORMAT_ANY;
+    CcPrimDesc *desc = cc_arena_alloc(arena, sizeof *desc);
+    CcConv *other = desc ? copy_of(library, arena) : NULL;
+    if (other) {
+        *desc = w->desc;
+        desc->weights.form = preferred ? CC_FORMAT_BLOCKED : CC_FORMAT_ANY;
+        other->prim = NULL;
+        other->desc = desc;
+    }
+    w->way[preferred ? ONEDNN : ONEDNN_PREFERRED] = other;
+    return preferred ? ONEDNN_PREFERRED : ONEDNN;
+}
+
 CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, int64_t input_bytes, CcArena *arena) {
     CcConvWays *w = cc_arena_alloc(arena, sizeof *w);
     if (!w) return NULL;
@@ -192,8 +209,7 @@ CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, 
     for (int i = k->ndim - desc->dst.ndim + 1; i < k->ndim; i++) w->work *= k->size[i];
     for (int i = 0; i < 2; i++) w->copies[i] = c->rule->reorder[i].is;
     if (c->own) add_others(w, c->own, arena);
-    const Way library = c->other && k->form == CC_FORMAT_ANY ? ONEDNN_PREFERRED : ONEDNN;
-    if (c->other) w->way[library == ONEDNN ? ONEDNN_PREFERRED : ONEDNN] = c->other;
+    const Way library = c->layouts ? add_layouts(w, c->library, arena) : ONEDNN;
     w->way[library] = c->library;
     w->way[ONEDNN_BLOCKED] = c->blocked;
     if (c->library == c->rule) c->library->desc = &w->desc;

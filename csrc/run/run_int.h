@@ -282,11 +282,12 @@ CC_MUST int cc_convcall_run(const CcConv *conv, const CcHost *host, void *dst, c
 
 /* convways.c: which way of running a convolution is the fastest here. */
 typedef struct CcConvWays CcConvWays;
-/* One chain by our own code, by oneDNN on channels-last tensors, and by oneDNN in its blocked layouts, as eager runs it;
- * in half precision by oneDNN with the weights in two layouts (`library` and `other`). NULL: can't run it. */
+/* One chain by our own code, by oneDNN on channels-last tensors, and by oneDNN in its blocked layouts, as eager runs it.
+ * NULL: can't run it. */
 typedef struct CcConvCandidates {
-    CcConv *own, *library, *blocked, *other;
+    CcConv *own, *library, *blocked;
     const CcConv *rule; /* one of them */
+    bool layouts;       /* in half precision: `library` also with its weights in oneDNN's other layout */
 } CcConvCandidates;
 /* `desc` describes the chain. NULL: out of memory. */
 CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, int64_t input_bytes, CcArena *arena);
