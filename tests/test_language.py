@@ -160,7 +160,7 @@ ALL_VERSIONS = {
     "loop_while_tensor": (5, 3),
     "match_sequences": (10, 10),
     "generator_stop_iteration_inside": (1, 0),
-    "number_gen_format": (7, 2),
+    "number_gen_format": (4, 2),
     "protocols_and_typing": (1, 0),
     "dataclass_inside": (11, 6),
 }

@@ -494,22 +494,30 @@ typedef struct Varying {
     int n;
 } Varying;
 
-/* A float varies if the break has just left it on the stack, or if its slot had another value before. */
+static bool may_vary(PyObject *o) {
+    return PyFloat_CheckExact(o) || PyUnicode_CheckExact(o) || cc_known_number(Py_TYPE(o));
+}
+
+/* Whether the guard found another value of this type, or asks for the type alone. */
+static bool was_another(const CcGuard *g, PyObject *now) {
+    if (g->check == CC_CHK_TYPE) return g->want == (PyObject *)Py_TYPE(now);
+    if (g->check != CC_CHK_VALUE && g->check != CC_CHK_IDENT) return false;
+    return g->want != NULL && Py_IS_TYPE(g->want, Py_TYPE(now)) && !cc_guard_same_value(g->want, now);
+}
+
+/* A float, text or numpy scalar varies if the break has just left it on the stack, or if its slot had another value
+ * before. */
 static bool varies(void *ctx, int level, int slot) {
     const Varying *v = ctx;
     const CcAct *act = v->acts[level];
     if (level == v->n - 1 && slot == act->code->n_locals + act->depth - 1) return true;
     PyObject *now = cc_act_get(act, slot);
-    if (now == NULL || !PyFloat_CheckExact(now)) return false;
+    if (now == NULL || !may_vary(now)) return false;
     for (int i = 0; i < v->point->segment.n; i++) {
         const CcGuards *gs = &v->point->segment.at[i]->trace->guards;
         for (int k = 0; k < gs->g.n; k++) {
             const CcGuard *g = &gs->g.at[k];
-            if (g->source == CC_SRC_SLOT && g->level == level && g->index == slot &&
-                (g->check == CC_CHK_VALUE ? g->want != NULL && PyFloat_CheckExact(g->want) &&
-                                                PyFloat_AS_DOUBLE(g->want) != PyFloat_AS_DOUBLE(now)
-                                          : g->check == CC_CHK_TYPE && g->want == (PyObject *)&PyFloat_Type))
-                return true;
+            if (g->source == CC_SRC_SLOT && g->level == level && g->index == slot && was_another(g, now)) return true;
         }
     }
     return false;

@@ -10,7 +10,8 @@ typedef enum Kin { OTHER, ARRAY, TENSOR } Kin;
 
 static Kin kin_of(PyObject *o) {
     if (o == NULL) return OTHER;
-    return cc_known_is(o, CC_KNOWN_ARRAY) ? ARRAY : cc_tens_is(o) ? TENSOR : OTHER;
+    if (cc_tens_is(o)) return TENSOR;
+    return cc_known_is(o, CC_KNOWN_ARRAY) || cc_known_number(Py_TYPE(o)) ? ARRAY : OTHER;
 }
 
 /* What the frame works on next, an array or a tensor: the first of either on its stack, from the top, then the first

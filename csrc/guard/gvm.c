@@ -22,9 +22,10 @@ static PyObject *read_member(PyObject *descr, PyObject *object) {
     return v;
 }
 
+/* A negative index counts from the end. */
 static PyObject *read_item(PyObject *sequence, int index) {
-    if (PyList_Check(sequence)) return index < PyList_GET_SIZE(sequence) ? PyList_GET_ITEM(sequence, index) : NULL;
-    return index < PyTuple_GET_SIZE(sequence) ? PyTuple_GET_ITEM(sequence, index) : NULL;
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(sequence), i = index < 0 ? index + n : index;
+    return i >= 0 && i < n ? PySequence_Fast_GET_ITEM(sequence, i) : NULL;
 }
 
 static PyObject *read_key(PyObject *dict, PyObject *key) {

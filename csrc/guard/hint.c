@@ -93,7 +93,8 @@ static int changed_dims(const CcGuard *g, PyObject *v) {
 }
 
 static bool changed_number(const CcGuard *g, PyObject *v) {
-    return v != NULL && Py_TYPE(v) == Py_TYPE(g->want) && (PyLong_CheckExact(v) || PyFloat_CheckExact(v));
+    return v != NULL && Py_TYPE(v) == Py_TYPE(g->want) &&
+           (PyLong_CheckExact(v) || PyFloat_CheckExact(v) || cc_known_number(Py_TYPE(v)));
 }
 
 /* The same for a torch.Size, whose items are numbers (a nested tensor's may be SymInts). */

@@ -207,6 +207,13 @@ static void set_small(PyObject *o, long v) {
 static void set_small(PyObject *o, long v) { Py_SET_SIZE(o, v < 0 ? -1 : v > 0); }
 #endif
 
+PyObject *cc_obj_copy_text(PyObject *text) {
+    const Py_ssize_t n = PyUnicode_GET_LENGTH(text);
+    PyObject *o = PyUnicode_New(n, PyUnicode_MAX_CHAR_VALUE(text));
+    if (o != NULL && n > 0) memcpy(PyUnicode_DATA(o), PyUnicode_DATA(text), (size_t)n * PyUnicode_KIND(text));
+    return o;
+}
+
 PyObject *cc_obj_copy_number(PyObject *number) {
     if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
     int overflow;

@@ -428,6 +428,7 @@ static inline unsigned cc_type_facts(CcFacts *f, PyTypeObject *type) {
 CC_BORROW PyObject *cc_type_dict(PyTypeObject *type);
 /* A new object equal to an exact int or float. Unlike CPython's cached small ints it has an identity of its own. */
 CC_NEW PyObject *cc_obj_copy_number(PyObject *number);
+PyObject *cc_obj_copy_text(PyObject *text); /* a separate object (not of the empty text); new reference */
 /* Replaces a copy of one of CPython's cached small ints by the cached one; returns any other object unchanged. */
 CC_NEW PyObject *cc_obj_canonical_int(CC_STEAL(1) PyObject *o);
 /* A weak reference's target; NULL: it is dead. */

@@ -1,17 +1,20 @@
-/* Small ints that leave a recording. A symbol is a separate object (sym.c), which code that runs after the recording
- * must not see: `is` distinguishes it from the int that CPython caches for each of -5 .. 256. So whenever a recording
- * ends, cached ints replace the symbols in everything it leaves behind: slots of its frames, objects it made, and
- * objects it wrote to. */
+/* Numbers and texts that leave a recording. A symbol is a separate object (sym.c), and so is a number that varies
+ * (resume.c). Code that runs after the recording must not see them: `is` distinguishes them from the objects that they
+ * were copied from, and from the int that CPython caches for each of -5 .. 256. So whenever a recording ends, the
+ * originals replace them in everything it leaves behind: slots of its frames, objects it made, and objects it wrote to. */
 #include "rec_int.h"
 
-/* A new reference to CPython's cached int; NULL: o is not a symbol. */
-static PyObject *cached(CcRec *rec, PyObject *o) {
-    return o != NULL && cc_sym_is(rec, o) && cc_sym_small(o) ? PyLong_FromLong(PyLong_AsLong(o)) : NULL;
+/* A new reference to CPython's cached int, or to what o is a copy of; NULL: it is not a copy. */
+static PyObject *original(CcRec *rec, PyObject *o) {
+    if (o == NULL) return NULL;
+    if (cc_sym_is(rec, o) && cc_sym_small(o)) return PyLong_FromLong(PyLong_AsLong(o));
+    PyObject *given;
+    return cc_sym_given(rec, o, &given) >= 0 && given != o ? Py_NewRef(given) : NULL;
 }
 
 static void restore_items(CcRec *rec, PyObject *sequence) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); i++) {
-        PyObject *own = cached(rec, PySequence_Fast_ITEMS(sequence)[i]);
+        PyObject *own = original(rec, PySequence_Fast_ITEMS(sequence)[i]);
         if (own != NULL) Py_SETREF(PySequence_Fast_ITEMS(sequence)[i], own); /* equal, so the hash stays the same */
     }
 }
@@ -20,7 +23,7 @@ static void restore_dict(CcRec *rec, PyObject *dict) {
     Py_ssize_t pos = 0;
     PyObject *key, *value;
     while (PyDict_Next(dict, &pos, &key, &value)) {
-        PyObject *own = cached(rec, value);
+        PyObject *own = original(rec, value);
         if (own == NULL) continue;
         Py_INCREF(key);
         if (PyDict_SetItem(dict, key, own) < 0) cc_raised_clear(); /* an existing key, so iteration may continue */
@@ -33,7 +36,7 @@ static void restore_inside(CcRec *rec, PyObject *o) {
     if (PyList_CheckExact(o) || PyTuple_Check(o)) restore_items(rec, o);
     else if (PyDict_CheckExact(o)) restore_dict(rec, o);
     else if (PyCell_Check(o)) {
-        PyObject *own = cached(rec, PyCell_GET(o));
+        PyObject *own = original(rec, PyCell_GET(o));
         if (own != NULL && PyCell_Set(o, own) < 0) cc_raised_clear();
         Py_XDECREF(own);
     } else if (cc_python_class(Py_TYPE(o)) && !PyType_Check(o)) {
@@ -42,24 +45,28 @@ static void restore_inside(CcRec *rec, PyObject *o) {
     }
 }
 
-/* Whether anything besides this recording holds a symbol. */
+static bool may_be_copy(const CcRec *rec, const CcProv *p) {
+    if (p->origin == CC_O_SYMBOL) return true;
+    return p->origin == CC_O_SOURCE && rec->floats.n > 0 && cc_value_copyable(p->object);
+}
+
+/* Whether anything besides this recording holds a copy. */
 static bool any_left(const CcRec *rec) {
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
-        if (p->object != NULL && p->origin == CC_O_SYMBOL && Py_REFCNT(p->object) > 1 && cc_sym_small(p->object))
-            return true;
+        if (p->object != NULL && Py_REFCNT(p->object) > 1 && may_be_copy(rec, p)) return true;
     }
     return false;
 }
 
 void cc_escape_restore(CcRec *rec) {
-    if (rec->trace == NULL || rec->trace->symbol.n == 0 || !any_left(rec)) return;
+    if (rec->trace == NULL || (rec->trace->symbol.n == 0 && rec->floats.n == 0) || !any_left(rec)) return;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     for (int i = 0; i < rec->frame.n; i++) {
         CcAct *act = rec->frame.at[i].act;
         for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) {
-            PyObject *o = cc_act_get(act, slot), *own = cached(rec, o);
+            PyObject *o = cc_act_get(act, slot), *own = original(rec, o);
             if (own == NULL) continue;
             cc_vec_push(&rec->spent, Py_NewRef(o)); /* C code called by this frame may still read it */
             cc_act_put(act, slot, own);

@@ -3,6 +3,7 @@
  * (properties, __get__, __getattr__) arrives as frames, and may store what it makes. The provenance of the result is
  * learnt afterwards. */
 #include "rec_events.h"
+#include <structmember.h>
 
 /* the slots of classes that define __getattr__ or __getattribute__ in Python */
 static getattrofunc slot_getattr, slot_getattribute;
@@ -217,7 +218,7 @@ static CcGo look_instance(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, b
     if (d != NULL && opaque_descriptor(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(d));
     const CcProv *p = cc_value_find(rec, o);
     const bool slot = d != NULL && Py_IS_TYPE(d, &PyMemberDescr_Type);
-    if (p != NULL && p->dirty && slot) return cc_rec_break(rec, act, CC_R_DIRTY_READ, t->tp_name);
+    if (p != NULL && p->dirty == CC_DIRTY_ALL && slot) return cc_rec_break(rec, act, CC_R_DIRTY_READ, t->tp_name);
     (void)look_in_class(rec, act, t, name); /* its __get__ may be Python code, whose self it is */
     const int source = cc_value_source(rec, o);
     bool found = true; /* otherwise __getattr__ runs; a Python descriptor may raise AttributeError */
@@ -617,6 +618,9 @@ CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject 
     return CC_OK;
 }
 
+/* A slot of __slots__ gives the object that was stored; a C class's member of type int or double makes a new one. */
+static bool holds_objects(PyObject *d) { return ((PyMemberDescrObject *)d)->d_member->type == T_OBJECT_EX; }
+
 /* A generic store into the instance has been performed (not a property's, not __setattr__ in Python). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
@@ -630,8 +634,8 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
     PyObject *dict = PyModule_Check(o) ? PyModule_GetDict(o) : dict_of(o);
     if (d != NULL && Py_TYPE(d) == &PyMemberDescr_Type) {
         CcProv *p = cc_value_find(rec, o);
-        if (v == NULL && !p->dirty) cc_value_written(rec, CC_SRC_MEMBER, source, d, true);
-        p->dirty = CC_DIRTY_ALL;
+        cc_value_written(rec, CC_SRC_MEMBER, source, d, v == NULL);
+        p->dirty = holds_objects(d) ? CC_MAX(p->dirty, CC_DIRTY_KEYS) : CC_DIRTY_ALL;
     } else if (dict != NULL) {
         const int ds = PyModule_Check(o) ? cc_value_const_source(rec, dict) : read_dict(rec, o, source, dict);
         cc_value_written(rec, CC_SRC_KEY, ds, name, v == NULL);

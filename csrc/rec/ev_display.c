@@ -67,24 +67,40 @@ CcGo cc_display_format_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 /* Formatting returns the same object if the text is wide enough, but the recorder needs a separate one. 3.13 formats
  * the text of f"{a!r:>8}" in a separate instruction; other versions format the number. */
+static PyObject *own_text(PyObject *made) {
+    if (made != NULL && Py_REFCNT(made) != 1) Py_SETREF(made, cc_obj_copy_text(made));
+    return made;
+}
+
 static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *text = ev->in[0];
     if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK; /* repr and ascii make a new object */
-    PyObject *made = PyObject_Format(text, ev->in[1]);
-    if (made == text) {
-        Py_SETREF(made, PyUnicode_New(PyUnicode_GET_LENGTH(text), PyUnicode_MAX_CHAR_VALUE(text)));
-        if (made != NULL)
-            memcpy(PyUnicode_DATA(made), PyUnicode_DATA(text),
-                   (size_t)(PyUnicode_GET_LENGTH(text) * PyUnicode_KIND(text)));
-    }
-    ev->result = made;
-    if (made != NULL) (void)cc_display_format_after(rec, act, ev);
+    ev->result = own_text(PyObject_Format(text, ev->in[1]));
+    if (ev->result != NULL) (void)cc_display_format_after(rec, act, ev);
     return CC_DONE;
+}
+
+/* The text of a symbol is a symbol: f"step {i}". CC_OK: it can't be one, and the symbol becomes a constant. */
+static CcGo format_symbol(CcRec *rec, CcAct *act, CcEvent *ev) {
+    PyObject *spec_text = ev->n > 1 ? ev->in[1] : NULL;
+    const CcCallSpec spec = {
+        .form = CC_F_FORMAT, .arg = ev->arg, .in = ev->in, .n = spec_text != NULL ? 2 : 1, .name = "format"};
+    const CcAction action = {.form = CC_F_FORMAT, .arg = (int16_t)ev->arg, .n = (int16_t)spec.n};
+    if (spec_text != NULL && (!PyUnicode_CheckExact(spec_text) || cc_sym_is(rec, spec_text))) return CC_OK;
+    PyObject *made = own_text(cc_action_run(&action, ev->in));
+    if (made == NULL) cc_raised_clear(); /* CPython raises it */
+    if (made != NULL && cc_sym_text(rec, act, &spec, made)) {
+        ev->result = made;
+        return CC_DONE;
+    }
+    Py_XDECREF(made);
+    return CC_OK;
 }
 
 CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_tens_is(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     if (cc_op_symbolic(rec, ev)) return format_symbolic(rec, act, ev);
+    if (cc_sym_is(rec, ev->in[0]) && cc_state_event(rec, ev) && format_symbol(rec, act, ev) == CC_DONE) return CC_DONE;
     if (cc_op_tensors(ev, 3)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     return cc_op_plain(rec, act, ev, 4);
 }
@@ -97,17 +113,26 @@ static CcGo unhashable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return CC_OK;
 }
 
+/* An f-string's parts are texts. */
+static CcGo joined(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};
+    if (cc_op_symbolic(rec, ev))
+        return Py_REFCNT(ev->result) == 1 ? cc_node_add(rec, act, &spec, ev->result)
+                                          : cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "str");
+    bool symbols = false;
+    for (int i = 0; i < ev->n; i++) symbols = symbols || cc_sym_is(rec, ev->in[i]);
+    if (symbols && !cc_sym_text(rec, act, &spec, ev->result))
+        for (int i = 0; i < ev->n; i++) cc_sym_settle(rec, ev->in[i], 3);
+    return CC_OK;
+}
+
 CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) return unhashable(rec, act, ev);
+    if (PyUnicode_Check(ev->result)) return joined(rec, act, ev);
     const bool hashes = ev->arg == CC_INSN_BUILD_MAP || PyAnySet_Check(ev->result);
-    for (int i = 0; i < ev->n; i += ev->arg == CC_INSN_BUILD_MAP ? 2 : 1) {
-        if (hashes || PyUnicode_Check(ev->result)) cc_sym_settle(rec, ev->in[i], 3);
-        if (hashes && ev->n > 1) cc_same_met(rec, ev->in[i]);
-    }
-    if (PyUnicode_Check(ev->result) && cc_op_symbolic(rec, ev)) {
-        if (Py_REFCNT(ev->result) != 1) return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "str");
-        const CcCallSpec spec = {.form = CC_F_JOIN, .in = ev->in, .n = ev->n, .name = "join"};
-        return cc_node_add(rec, act, &spec, ev->result);
+    for (int i = 0; hashes && i < ev->n; i += ev->arg == CC_INSN_BUILD_MAP ? 2 : 1) {
+        cc_sym_settle(rec, ev->in[i], 3);
+        if (ev->n > 1) cc_same_met(rec, ev->in[i]);
     }
     const int step = ev->arg == CC_INSN_BUILD_MAP ? 2 : PyAnySet_Check(ev->result) ? 1 : 0;
     if (step > 0 && cc_number_in(rec, ev->in, ev->n, step)) /* keys that are equal in a replay would collapse */

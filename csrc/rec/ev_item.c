@@ -85,12 +85,13 @@ static bool look_in_slice(CcRec *rec, PyObject *o, PyObject *slice) {
         return false;
     }
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(o);
+    const bool last = PyList_CheckExact(o) && step == 1 && start < 0 && start >= -size && stop == PY_SSIZE_T_MAX;
     const bool within = step > 0 && start >= 0 && stop >= 0 && stop <= size; /* what lies behind does not matter */
     const Py_ssize_t n = PySlice_AdjustIndices(size, &start, &stop, step);
     if (rec->trace->guards.g.n + n > CC_MAX_GUARDS) return false;
-    if (!within) cc_inside_length(rec, source, PySequence_Fast_ITEMS(o), size);
-    for (Py_ssize_t k = 0, i = start; k < n; k++, i += step)
-        cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, PySequence_Fast_GET_ITEM(o, i));
+    if (!within && !last) cc_inside_length(rec, source, PySequence_Fast_ITEMS(o), size);
+    for (Py_ssize_t k = 0, i = start; k < n; k++, i += step) /* l[-3:] takes the last three, whatever the length is */
+        cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)(last ? i - size : i), PySequence_Fast_GET_ITEM(o, i));
     return true;
 }
 
@@ -144,13 +145,14 @@ static bool look_in_sequence(CcRec *rec, CcAct *act, PyObject *o, PyObject *key)
     if (!PyLong_Check(key)) return !PyIndex_Check(key) || cc_inside_guard(rec, o, 1);
     Py_ssize_t i = PyNumber_AsSsize_t(key, NULL);
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    if (i < 0 || i >= n) { /* counts from the end, or is out of range: depends on the length */
+    const bool from_end = PyList_Check(o) && i < 0 && i >= -n; /* whatever the length is then */
+    if (!from_end && (i < 0 || i >= n)) {                      /* depends on the length */
         cc_inside_size(rec, source, n);
         if (i < 0) i += n;
     }
-    if (i >= 0 && i < n)
-        cc_rec_gives(rec, act,
-                     cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, PySequence_Fast_GET_ITEM(o, i)));
+    PyObject *const *items = PySequence_Fast_ITEMS(o);
+    if (from_end || (i >= 0 && i < n))
+        cc_rec_gives(rec, act, cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, items[i < 0 ? i + n : i]));
     return true;
 }
 

@@ -252,6 +252,14 @@ static bool in_place(const CcEvent *ev) {
     return f != NULL && Py_IS_TYPE(f, &PyWrapperDescr_Type);
 }
 
+/* list += list or tuple: as list.extend, which does not read the list that it writes. */
+static bool extends(CcRec *rec, const CcEvent *ev) {
+    PyObject *self = ev->in[0], *items = ev->in[1];
+    if (ev->arg != CC_NB_ADD || self == items || !(PyList_CheckExact(items) || PyTuple_CheckExact(items))) return false;
+    return !cc_value_unknown(rec, self) && !cc_value_unknown(rec, items) && !dirty(rec, items) &&
+           cc_inside_guard(rec, items, 1);
+}
+
 static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
@@ -410,7 +418,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         if (in_place(ev)) {
             cc_value_will_write(rec, ev->in[0]);
             cc_builtin_will_take(rec, act, ev->in[0]);
-            if (PyList_CheckExact(ev->in[0]) && cc_value_dirty_key(rec, ev->in[0])) return CC_OK;
+            if (PyList_CheckExact(ev->in[0]) && (cc_value_dirty_key(rec, ev->in[0]) || extends(rec, ev))) return CC_OK;
         }
         return cc_op_operator(rec, act, ev);
     case CC_EV_UNARY:

@@ -1,5 +1,6 @@
 /* Numbers and texts read from tensors, in containers and as keys. C code that compares, hashes or formats a container's
  * content depends on them: they become constants under guards, or the instruction is a break. */
+#include "rec_events.h"
 #include "rec_int.h"
 
 static bool settle_number(CcRec *rec, PyObject *o) {
@@ -88,6 +89,72 @@ static bool read_visit(void *ctx, PyObject *o, int depth) { return !cc_number_re
 bool cc_number_read(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_symbolic(rec, o)) return settle_number(rec, o);
     return depth == 0 || !cc_number_any(rec, o, read_visit, rec, depth - 1);
+}
+
+static void pin_read(CcRec *rec, PyObject *o, int depth);
+
+static bool pin_visit(void *ctx, PyObject *o, int depth) {
+    pin_read(ctx, o, depth);
+    return false;
+}
+
+static void pin_read(CcRec *rec, PyObject *o, int depth) {
+    if (o == NULL) return;
+    if (PyUnicode_CheckExact(o)) cc_sym_pin(rec, o);
+    if ((PyUnicode_CheckExact(o) || cc_value_numpy(o)) && cc_value_symbolic(rec, o)) cc_value_pin(rec, o);
+    else if (depth > 0) (void)cc_number_any(rec, o, pin_visit, rec, depth - 1);
+}
+
+/* A call that stores its arguments unread, that is recorded as a frame, or that is a break: of a Python function without
+ * a row, of C code without one, of print. */
+static bool carries_call(PyObject *callable) {
+    const CcCallee callee = cc_callee_find(callable);
+    if (callee.kind == CC_CALLEE_PRINT) return true;
+    if (callee.kind == CC_CALLEE_WRITE) return !cc_callee_has(&callee, CC_TRAIT_SETS_ITEM | CC_TRAIT_HASHES);
+    PyObject *f = (PyObject *)cc_call_function(callable);
+    return callee.kind == CC_CALLEE_UNKNOWN && !PyType_Check(callable) &&
+           cc_torch_call(f != NULL ? f : callable, NULL, 0, NULL).cls == CC_T_NONE;
+}
+
+/* text + text, list + list, list += tuple */
+static bool joins(const CcEvent *ev) {
+    PyObject *a = ev->in[0], *b = ev->in[1];
+    if (ev->arg != CC_NB_ADD) return false;
+    if (PyUnicode_CheckExact(a)) return PyUnicode_CheckExact(b);
+    return (PyList_CheckExact(a) || PyTuple_CheckExact(a)) && (PyList_CheckExact(b) || PyTuple_CheckExact(b));
+}
+
+enum { CARRIES = -1, ALONE = 0, INSIDE = 3 };
+
+/* How deep into its operands an event reads. CARRIES: it moves them, or has a rule for texts among them (ev_display.c,
+ * cc_sym_operator). */
+static int reads(const CcEvent *ev) {
+    switch (ev->kind) {
+    case CC_EV_CALL:
+    case CC_EV_CALL_EX: return carries_call(ev->in[0]) ? CARRIES : INSIDE;
+    case CC_EV_BINOP: return joins(ev) ? CARRIES : INSIDE;
+    case CC_EV_COMPARE:
+    case CC_EV_CONTAINS:
+    case CC_EV_UNPACK:
+    case CC_EV_MATCH: return INSIDE;
+    case CC_EV_STORE_ATTR:
+    case CC_EV_STORE_GLOBAL:
+    case CC_EV_STORE_DEREF:
+    case CC_EV_CELL:
+    case CC_EV_IS:
+    case CC_EV_BUILD:
+    case CC_EV_FORMAT: return CARRIES;
+    case CC_EV_UPDATE: return ev->arg == CC_INSN_LIST_APPEND || ev->arg == CC_INSN_LIST_EXTEND ? CARRIES : INSIDE;
+    default: return ALONE;
+    }
+}
+
+void cc_number_pin_read(CcRec *rec, const CcEvent *ev) {
+    const int depth = rec->lazy ? reads(ev) : CARRIES;
+    if (depth == CARRIES) return;
+    const bool keyed = ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR;
+    const int n = keyed ? 2 : ev->n; /* a container moves a value that it gets */
+    for (int i = 0; i < n; i++) pin_read(rec, ev->in[i], keyed && i == 1 ? INSIDE : depth);
 }
 
 typedef struct Behind {

@@ -37,6 +37,7 @@ static void abort_recording(CcRec *rec) {
     rec->copied.n = rec->grad_mark.n = rec->context.n = 0;
     cc_map_free(&rec->sized);
     rec->pending.n = rec->floats.n = 0;
+    rec->lazy = false;
     rec->before.n = 0;
     cc_trace_free(rec->trace);
     rec->trace = NULL;
@@ -518,6 +519,7 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > CC_MAX_GUARDS)
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
     cc_given_event(rec, ev);
+    cc_number_pin_read(rec, ev);
     const CcGo go = cc_op_before(rec, act, ev);
     if (rec->opaque != NULL && rec->trace != NULL)
         return go == CC_OK ? cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, rec->opaque)

@@ -180,8 +180,9 @@ struct CcRec {
         int guard;
         PyObject *object;
     }) pending;
-    /* floats in slots that this recording has replaced by copies (resume.c) */
+    /* floats and numpy scalars in slots that this recording has replaced by copies (resume.c) */
     CC_VEC(struct CcPending) floats;
+    bool lazy; /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
 
     const char *rigid; /* why all symbols must become constants; NULL: they need not */
     /* the first node that ran arbitrary Python code: its call site and name; co NULL: none */
@@ -245,6 +246,7 @@ static inline bool cc_value_unknown(CcRec *rec, PyObject *o) {
 }
 bool cc_value_const(PyObject *o);     /* immutable, compared by value */
 bool cc_value_numpy(PyObject *o);     /* a numpy scalar */
+bool cc_value_copyable(PyObject *o);  /* a float, text or numpy scalar, of which a recording may have a copy */
 bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
 bool cc_value_wraps(PyObject *o);     /* a property, classmethod or staticmethod */
 /* Which view of a dict or an OrderedDict: PyDictKeys_Type, PyDictValues_Type or PyDictItems_Type; NULL: none. */
@@ -337,6 +339,9 @@ bool cc_number_truth(CcRec *rec, PyObject *o); /* guards whether a symbolic numb
 bool cc_number_truths(CcRec *rec, PyObject *items); /* the same for each item */
 /* Is it, or does it contain, a number that guards do not fix? */
 bool cc_number_varies(CcRec *rec, PyObject *o, int depth);
+/* Before an event that reads its operands: numpy scalars and texts among or within them, of which only the type is
+ * guarded so far, and texts that are symbols become constants. One that keeps differing makes the event a break. */
+void cc_number_pin_read(CcRec *rec, const CcEvent *ev);
 /* As cc_number_settle, but only for numbers that a break has just read; symbols stay symbols. */
 bool cc_number_read(CcRec *rec, PyObject *o, int depth);
 /* The numbers from which a node computed this one become symbols in the next recording, which can compute with them. */
@@ -526,6 +531,13 @@ void cc_node_clear_effects(CcRec *rec);
 
 /* ---- symsource.c: where symbols come from ---- */
 enum { CC_SYM_ITEMS = 16 }; /* maximal number of items of a tuple that may become symbols */
+/* The guard that read this symbol, or this copy of what a break left (resume.c), and the original object; -1: a step
+ * computed it, or it is neither. */
+int cc_sym_given(CcRec *rec, PyObject *o, PyObject **given);
+/* The empty text has one object only. */
+static inline bool cc_sym_textual(PyObject *o) { return PyUnicode_CheckExact(o) && PyUnicode_GET_LENGTH(o) > 0; }
+/* A fresh text of this content becomes a symbol, which a step with these operands computes. False: it can't be one. */
+bool cc_sym_text(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *text);
 static inline bool cc_sym_number(PyObject *o) { return PyLong_CheckExact(o) || PyFloat_CheckExact(o); }
 bool cc_sym_sized(CcRec *rec, PyObject *tensor); /* its sizes depend on symbols */
 bool cc_sym_value(CcRec *rec, int value);        /* the same for a graph value */

@@ -97,18 +97,27 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
     return whole;
 }
 
-/* NaNs are constants, because their identity may matter. */
-static bool varying_float(PyObject *v) { return PyFloat_CheckExact(v) && !cc_same_nan(v); }
+/* A float or a numpy scalar. NaNs and numpy's two bools are constants, because their identity may matter. */
+static bool may_vary(PyObject *v) {
+    if (PyFloat_CheckExact(v)) return !cc_same_nan(v);
+    return cc_value_numpy(v) && !cc_known_is((PyObject *)Py_TYPE(v), CC_KNOWN_BOOL) && !cc_same_nan(v);
+}
 
-/* A separate object for a float that varies between calls: floats that were one object while recording (best = v in a
+static PyObject *copy_of(PyObject *v) {
+    if (PyFloat_CheckExact(v)) return cc_obj_copy_number(v);
+    return PyUnicode_CheckExact(v) ? cc_obj_copy_text(v) : PyObject_CallOneArg((PyObject *)Py_TYPE(v), v);
+}
+
+/* A separate object for a number that varies between calls: numbers that were one object while recording (best = v in a
  * loop, a constant of the code that a caller also passed) may be two in a replay. If code compares identities, the
- * original object counts (cc_sym_identical). New reference. */
-static PyObject *own_float(CcRec *rec, PyObject *v, int source) {
+ * original object counts (cc_sym_identical). Only its type is guarded until something reads its value. New reference. */
+static PyObject *own_number(CcRec *rec, PyObject *v, int source) {
     CcGuards *gs = &rec->trace->guards;
     PyObject *own;
-    CC_RETRY_ALLOC(own, cc_obj_copy_number(v));
-    if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)&PyFloat_Type);
+    CC_RETRY_ALLOC(own, copy_of(v));
+    if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
     cc_value_set(rec, own, CC_O_SOURCE, source);
+    rec->lazy = rec->lazy || !PyFloat_CheckExact(v);
     cc_vec_push(&rec->keep, Py_NewRef(v));
     cc_vec_push(&rec->floats, (struct CcPending){source, v});
     return own;
@@ -123,18 +132,19 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
         cc_inside_size(rec, source, PyList_GET_SIZE(o));
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) {
             PyObject *item = PyList_GET_ITEM(o, i);
-            if (!varying_float(item)) {
+            if (!may_vary(item)) {
                 cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
                 continue;
             }
-            PyList_SetItem(o, i, own_float(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
+            PyList_SetItem(o, i,
+                           own_number(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
         }
     } else {
         Py_ssize_t pos = 0;
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value)) {
-            if (!varying_float(value) || !cc_value_const(key)) continue;
-            PyObject *own = own_float(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
+            if (!may_vary(value) || !cc_value_const(key)) continue;
+            PyObject *own = own_number(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
             /* an existing key, so iteration may continue */
             cc_obj_dict_set(o, key, own);
             Py_DECREF(own);
@@ -309,9 +319,9 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
         cc_guard_alias(gs, id, CC_CHK_ALIAS, cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, first, NULL));
         return;
     }
-    if (v != NULL && varying_float(v) && slot < g->code->n_locals) {
+    if (v != NULL && may_vary(v) && slot < g->code->n_locals) {
         const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, NULL);
-        cc_generator_put(generator, slot, own_float(rec, v, id));
+        cc_generator_put(generator, slot, own_number(rec, v, id));
         return;
     }
     if (adopted_before(rec, v, CC_SRC_GENSLOT, parent, 0, slot)) return;
@@ -384,13 +394,13 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         cc_vec_push(&rec->own, (struct CcOwn){level, slot, v});
         return;
     }
-    if (v != NULL && symbolic && varying_float(v)) {
+    if (v != NULL && symbolic && (may_vary(v) || cc_sym_textual(v))) {
         const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, NULL);
-        if (cc_sym_wanted(rec, id, v)) { /* Python code has read it */
+        if (PyFloat_CheckExact(v) && cc_sym_wanted(rec, id, v)) { /* Python code has read it */
             cc_sym_slot(rec, act, slot, id);
             return;
         }
-        cc_act_put(act, slot, own_float(rec, v, id));
+        cc_act_put(act, slot, own_number(rec, v, id));
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);

@@ -112,6 +112,8 @@ static void guard_other(CcRec *rec, PyObject *a, PyObject *b) {
 
 void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b) {
     if (rec->trace == NULL) return;
+    PyObject *given;
+    if (cc_sym_given(rec, a, &given) >= 0 && cc_sym_given(rec, b, &given) >= 0) return; /* cc_sym_identical asks */
     cc_value_distinct(rec, a, b);
     const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
     const bool known = (p == NULL && cc_value_const(a)) && (q == NULL && cc_value_const(b));
@@ -121,10 +123,10 @@ void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b) {
         guard_other(rec, a, b);
         guard_other(rec, b, a);
     } else if ((p == NULL) != (q == NULL) && PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b)) { /* read by a break */
-        const CcProv *given = p != NULL ? p : q;
+        const CcProv *read = p != NULL ? p : q;
         CcGuards *gs = &rec->trace->guards;
-        if (given->origin == CC_O_SOURCE && gs->g.at[given->id].source != CC_SRC_CONST)
-            cc_guard_add_check(gs, given->id, CC_CHK_IS_NOT, p != NULL ? b : a, -1);
+        if (read->origin == CC_O_SOURCE && gs->g.at[read->id].source != CC_SRC_CONST)
+            cc_guard_add_check(gs, read->id, CC_CHK_IS_NOT, p != NULL ? b : a, -1);
     }
 }
 

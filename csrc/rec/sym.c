@@ -5,8 +5,11 @@
  * for a new key, torch runs the nodes once (eval/shape.c). */
 #include "rec_events.h"
 
+/* A number, or a text made of symbols. */
+static bool may_be(PyObject *o) { return cc_sym_number(o) || PyUnicode_CheckExact(o); }
+
 int cc_sym_of(CcRec *rec, PyObject *o) {
-    if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL || !cc_sym_number(o)) return -1;
+    if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL || !may_be(o)) return -1;
     const CcProv *p = cc_value_find(rec, o);
     return p != NULL && p->origin == CC_O_SYMBOL ? p->id : -1;
 }
@@ -25,7 +28,7 @@ static bool symbol_visit(void *ctx, PyObject *o, int depth) { return cc_sym_with
 
 bool cc_sym_within(CcRec *rec, PyObject *o, int depth) {
     if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL) return false;
-    if (cc_sym_number(o)) return cc_sym_is(rec, o);
+    if (may_be(o)) return cc_sym_is(rec, o);
     if (PySlice_Check(o)) depth = CC_MAX(depth, 1);
     return depth > 0 && cc_number_any(rec, o, symbol_visit, rec, depth - 1);
 }
@@ -74,6 +77,7 @@ static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool la
 /* Whether a step may raise, or return something other than a number of the recorded type. */
 static bool may_fail(CcRec *rec, const CcCallSpec *spec, bool guard) {
     if (guard) return true;
+    if (spec->form == CC_F_FORMAT || spec->form == CC_F_JOIN) return false;
     if (spec->form == CC_F_GETATTR || spec->form == CC_F_UNARY) return false;
     if (spec->form == CC_F_CALL) return spec->n == 0 || !cc_tens_is(spec->in[0]);
     if (spec->form != CC_F_BINOP) return true;
@@ -119,12 +123,24 @@ static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyO
     step.action.sequence = items;
     PyObject *given = result;
     if (items) given = symbols_of(rec, result, fixed, step.late);
-    else if (cc_sym_number(result)) given = cc_sym_new(rec, result, step.late);
+    else if (cc_sym_number(result) || cc_sym_textual(result)) given = cc_sym_new(rec, result, step.late);
     else step.want = Py_NewRef(result);
     if (given != result) Py_DECREF(result);
     step.n = t->symbol.n - step.symbol0;
     end_step(t, &step, may_fail(rec, spec, step.want != NULL));
     return given;
+}
+
+bool cc_sym_text(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *text) {
+    CcTrace *t = rec->trace;
+    CcSymStep step;
+    if (!cc_sym_textual(text) || Py_REFCNT(text) != 1 || !begin_step(rec, act, spec, &step)) return false;
+    cc_vec_push(&t->symbol, (struct CcSymbol){.value = Py_NewRef(text), .late = step.late});
+    cc_value_set(rec, text, CC_O_SYMBOL, t->symbol.n - 1);
+    rec->lazy = true;
+    step.n = 1;
+    end_step(t, &step, false);
+    return true;
 }
 
 bool cc_sym_by_layout(const CcCallSpec *spec) {
@@ -157,7 +173,11 @@ void cc_sym_pin(CcRec *rec, PyObject *o) {
     CcProv *p = cc_sym_is(rec, o) ? cc_value_find(rec, o) : NULL;
     if (p == NULL || p->dirty) return;
     p->dirty = CC_DIRTY_ALL; /* already pinned */
-    const CcCallSpec spec = {.form = CC_F_UNARY, .arg = '+', .in = &o, .n = 1, .name = "value"};
+    const CcCallSpec spec = {.form = PyUnicode_CheckExact(o) ? CC_F_FORMAT : CC_F_UNARY,
+                             .arg = PyUnicode_CheckExact(o) ? 0 : '+',
+                             .in = &o,
+                             .n = 1,
+                             .name = "value"};
     const int id = p->id;
     CcSymStep step;
     if (!begin_step(rec, NULL, &spec, &step)) return; /* never fails for a symbol */
@@ -205,9 +225,7 @@ static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, 
 
 /* ------------------------------------------------------------------ events */
 
-/* The guard that read this symbol, or this float after a break, and the original object; -1: a step computed it, or it
- * is neither. */
-static int given_by(CcRec *rec, PyObject *o, PyObject **given) {
+int cc_sym_given(CcRec *rec, PyObject *o, PyObject **given) {
     const int symbol = cc_sym_of(rec, o);
     *given = o;
     for (int i = 0; symbol >= 0 && i < rec->trace->number.n; i++)
@@ -215,7 +233,7 @@ static int given_by(CcRec *rec, PyObject *o, PyObject **given) {
             *given = rec->trace->symbol.at[symbol].value;
             return rec->trace->number.at[i].guard;
         }
-    const CcProv *p = rec->floats.n > 0 && PyFloat_CheckExact(o) ? cc_value_find(rec, o) : NULL;
+    const CcProv *p = rec->floats.n > 0 && cc_value_copyable(o) ? cc_value_find(rec, o) : NULL;
     for (int i = 0; p != NULL && p->origin == CC_O_SOURCE && i < rec->floats.n; i++)
         if (rec->floats.at[i].guard == p->id) {
             *given = rec->floats.at[i].object;
@@ -227,7 +245,7 @@ static int given_by(CcRec *rec, PyObject *o, PyObject **given) {
 /* Numbers that CPython does not cache: guards whether the original objects are identical. */
 static bool identical_numbers(CcRec *rec, PyObject *const *in) {
     PyObject *given[2];
-    const int guard[] = {given_by(rec, in[0], &given[0]), given_by(rec, in[1], &given[1])};
+    const int guard[] = {cc_sym_given(rec, in[0], &given[0]), cc_sym_given(rec, in[1], &given[1])};
     const bool same = given[0] == given[1];
     CcGuards *gs = &rec->trace->guards;
     if (guard[0] >= 0 && guard[1] >= 0 && guard[0] != guard[1])
@@ -242,7 +260,7 @@ static bool identical_numbers(CcRec *rec, PyObject *const *in) {
 bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     const bool symbols[] = {cc_sym_is(rec, in[0]), cc_sym_is(rec, in[1])};
     if (in[0] == in[1] || Py_TYPE(in[0]) != Py_TYPE(in[1])) return in[0] == in[1];
-    if (PyFloat_CheckExact(in[0])) return identical_numbers(rec, in);
+    if (cc_value_copyable(in[0])) return identical_numbers(rec, in);
     if (!symbols[0] && !symbols[1]) return false;
     if (symbols[0] && symbols[1]) settle_all(rec, in, 2); /* whether they are small also matters */
     for (int i = 0; i < 2; i++)
@@ -331,16 +349,20 @@ static bool only_moved(const CcEvent *ev) {
 }
 
 CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
-    bool within = false, numbers = true;
+    bool within = false, numbers = true, texts = ev->kind == CC_EV_BINOP && ev->arg == CC_NB_ADD;
     for (int i = 0; i < ev->n; i++) {
         if (cc_tens_is(ev->in[i])) return CC_OK;
         within = within || cc_sym_within(rec, ev->in[i], 3);
+        texts = texts && PyUnicode_CheckExact(ev->in[i]);
         numbers = numbers && (cc_sym_number(ev->in[i]) || PyBool_Check(ev->in[i]));
     }
     if (!within) return CC_OK;
     CcCallSpec spec = {.arg = ev->arg, .in = ev->in, .n = ev->n};
     PyObject *const *in = ev->in;
-    if (ev->kind == CC_EV_BINOP && numbers) {
+    const bool formats = cc_op_formats(ev) && PyUnicode_CheckExact(in[0]) && plain_operands(rec, in, ev->n);
+    if ((texts && cc_op_symbolic(rec, ev)) || (formats && cc_number_varies(rec, in[1], 2)))
+        return CC_OK; /* a node makes it */
+    if (ev->kind == CC_EV_BINOP && (numbers || texts || formats)) {
         spec.form = CC_F_BINOP;
         spec.name = "operator";
         return record(rec, act, ev, &spec, cc_ex_binop((CcBinop)ev->arg, false, in[0], in[1]), 0);

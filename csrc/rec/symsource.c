@@ -147,7 +147,9 @@ void cc_sym_written(CcRec *rec, int guard) {
 
 static PyObject *symbol_object(CcRec *rec, PyObject *value, int id) {
     PyObject *o;
-    CC_RETRY_ALLOC(o, cc_obj_copy_number(value));
+    const bool text = PyUnicode_CheckExact(value);
+    CC_RETRY_ALLOC(o, text ? cc_obj_copy_text(value) : cc_obj_copy_number(value));
+    rec->lazy = rec->lazy || text;
     cc_value_set(rec, o, CC_O_SYMBOL, id);
     return o;
 }
@@ -285,7 +287,8 @@ static void take_items(CcRec *rec, const CcEvent *ev) {
     for (int i = 0; source >= 0 && i < rec->pending.n;) {
         const struct CcPending p = rec->pending.at[i];
         const CcGuard *g = &rec->trace->guards.g.at[p.guard];
-        if (g->source == CC_SRC_ITEM && g->parent == source && g->index < ev->n_out && ev->out[g->index] == p.object)
+        if (g->source == CC_SRC_ITEM && g->parent == source && g->index >= 0 && g->index < ev->n_out &&
+            ev->out[g->index] == p.object)
             Py_SETREF(ev->out[g->index], take_pending(rec, i));
         else i++;
     }

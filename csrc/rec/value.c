@@ -59,6 +59,8 @@ static unsigned facts_of(PyObject *o) {
 
 bool cc_value_numpy(PyObject *o) { return facts_of(o) & NUMPY; }
 
+bool cc_value_copyable(PyObject *o) { return PyFloat_CheckExact(o) || PyUnicode_CheckExact(o) || cc_value_numpy(o); }
+
 bool cc_value_const(PyObject *o) {
     return facts_of(o) & CONSTANT || (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) == 0);
 }
@@ -598,7 +600,7 @@ bool cc_value_has_tensor(PyObject *o, int depth) {
 /* ------------------------------------------------------------------ numbers read from tensors */
 
 bool cc_value_symbolic(CcRec *rec, PyObject *o) {
-    if (!PyFloat_CheckExact(o) && !PyUnicode_CheckExact(o)) return false;
+    if (!PyFloat_CheckExact(o) && !PyUnicode_CheckExact(o) && !(rec->lazy && cc_value_numpy(o))) return false;
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) return false;
     if (p->origin == CC_O_VALUE) return true;
@@ -609,9 +611,10 @@ void cc_value_pin(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     CcGuards *gs = &rec->trace->guards;
     if (p == NULL || p->origin != CC_O_SOURCE) return;
-    cc_guard_check(gs, p->id, CC_CHK_VALUE, o);
-    if (rec->hints == NULL || !cc_hint_differs(rec->hints, gs, p->id, rec->salt)) return;
-    if (cc_hint_taken(rec->hints, gs, p->id, rec->salt)) rec->differs = true;
+    if (rec->hints != NULL && cc_hint_differs(rec->hints, gs, p->id, rec->salt) &&
+        cc_hint_taken(rec->hints, gs, p->id, rec->salt))
+        rec->differs = true; /* the event becomes a break, whose resume point reads it */
+    else cc_guard_check(gs, p->id, CC_CHK_VALUE, o);
 }
 
 bool cc_value_compare(CcRec *rec, int op, PyObject *a, PyObject *b, bool outcome) {
