@@ -596,5 +596,14 @@ with manager() as v: brk(); r.append(v + K)
 r.append([brk() or i for i in items]); r.append({k: brk() for k in table})
 r.append(getattr(brk(), 'zz', K)); r.append(len(items)); brk(); r.append(len(items))
 r.append((brk(), o.v, brk(), o.v)); r.append(brk() is None and K)
+t_ = f'{K}:{o.v}'; r.append(t_); brk(); r.append(t_ + '!'); r.append(t_ in table); r.append({t_: 1})
+t_ = 'k%s' % K; brk(); r.append(table.get(t_)); r.append(t_[-1]); r.append(hasattr(o, t_)); r.append(t_ == 'k3')
+t_ = str(K); r.append([t_]); brk(); r.append(t_ is str(K)); r.append(int(t_) if t_.isdigit() else t_)
+m_ = arr.sum(); n_ = m_; brk(); r.append(m_ is n_); r.append(m_ + 1); r.append([m_]); brk(); r.append(f'{m_} {n_}'); r.append(m_ > 3)
+m_ = {'a': arr.max()}; brk(); r.append(m_); r.append(x * float(m_['a'])); brk(); r.append(m_['a'] == 3)
+r.append(items[-1]); r.append(items[-2:]); brk(); r.append(items[-1] is items[len(items) - 1]); r.append(items[0] is items[-1])
+items += [K, o]; brk(); r.append(items[-1] is o); r.append(items[-2]); del items[-2:]; r.append(items[-1:])
+s.a = o.v; r.append(s.a); s.a = x; brk(); r.append(s.a is x); s.b = K; r.append(s.b); del s.b; r.append(hasattr(s, 'b')); s.a = 1
+q = s; q.a = K; r.append(s.a); s.a = [K]; brk(); r.append(q.a is s.a); r.append(q.a); s.a = 1
 s_ = 0.0; s_ += x.sum().item() if x.dim() else 0; r.append(s_ > FK if isinstance(FK, float) else s_ > 0)
 """
