@@ -75,7 +75,23 @@ def slices(x):
     return x[1:3] + x[..., None][2, 0]
 
 
+def prints_number(x):
+    print(f"loss {x.sum().item():.4f}")
+    return x * 2
+
+
+def rounds_number(x):
+    y = x * 2
+    return y, round(y.sum().item() * 0.5, 4)
+
+
+def formats_number(x):
+    y = x * 2
+    return y, f"{y.sum().item() + 1:.3f}"
+
+
 COUNTED = [chain, methods, prints, prints_last, prints_twice, branches, parts, returns, slices]
+COUNTED += [prints_number, rounds_number, formats_number]
 COUNTED += [nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4))]
 NAMES = [getattr(fn, "__name__", type(fn).__name__) for fn in COUNTED]
 

@@ -255,7 +255,19 @@ static void find_runs(const CcSegment *s, const CcShape *shape, Runs *r) {
 
 /* ------------------------------------------------------------------ nodes */
 
-static PyObject *node_dict(const CcTrace *t, int i, Runs *r) {
+/* Whether the node computes a number or text of such (x.item() * 2, f"{loss:.3f}"), not a tensor of tensors. number: the
+ * same of each value so far. */
+static bool computes_number(const CcGraph *g, const CcNode *n, const bool *number) {
+    bool all = n->op == CC_OP_host;
+    for (int k = 0; k < n->n_out; k++) all = all && g->val.at[n->out0 + k].type.ndim < 0;
+    for (int k = 0; k < n->n_in; k++) {
+        const CcOperand *o = cc_graph_operand(g, n, k);
+        all = all && (o->kind != CC_IN_VALUE || number[o->value]);
+    }
+    return all;
+}
+
+static PyObject *node_dict(const CcTrace *t, int i, Runs *r, bool number) {
     const CcNode *n = &t->graph->node.at[i];
     const CcAction *a = &t->node.at[n->host];
     const int positional = a->n - (int)cc_obj_count(a->kwnames);
@@ -267,6 +279,7 @@ static PyObject *node_dict(const CcTrace *t, int i, Runs *r) {
     if (d == NULL || cc_listing_put(d, "out", out) < 0 || cc_listing_put(d, "values", values) < 0 ||
         cc_listing_put(d, "op", PyUnicode_FromString(cc_op_info((CcOpId)n->op)->name)) < 0 ||
         cc_listing_put(d, "name", PyUnicode_FromString(a->name)) < 0 ||
+        cc_listing_put(d, "number", PyBool_FromLong(number)) < 0 ||
         cc_listing_put(d, "method", PyBool_FromLong(is_method(a))) < 0 ||
         cc_listing_put(d, "sequence", PyBool_FromLong(a->sequence)) < 0 ||
         cc_listing_put(d, "target", target_of(a)) < 0 ||
@@ -284,7 +297,15 @@ static PyObject *node_dict(const CcTrace *t, int i, Runs *r) {
 
 static PyObject *node_list(const CcTrace *t, Runs *r) {
     PyObject *list = PyList_New(0);
-    for (int i = 0; list != NULL && i < t->graph->node.n; i++) cc_listing_add(&list, node_dict(t, i, r));
+    const CcGraph *g = t->graph;
+    bool *number = cc_mem_get(((size_t)g->val.n + 1) * sizeof *number);
+    for (int i = 0; list != NULL && i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        const bool is = computes_number(g, n, number);
+        for (int k = 0; k < n->n_out; k++) number[n->out0 + k] = is;
+        cc_listing_add(&list, node_dict(t, i, r, is));
+    }
+    free(number);
     return list;
 }
 

@@ -27,12 +27,13 @@ class Op:
     first_line: int = 0  # of the function
     runs: tuple[tuple[int, int], ...] = ()  # (plan, step) pairs of Graph.plans
     why_torch: str | None = None  # why torch runs it; None: it does not
+    number: bool = False  # computes a number or text that Python code goes on with, not a tensor
 
     @classmethod
     def of(cls, found: Any) -> "Op":
         runs = tuple(dict.fromkeys((plan, step) for plan, step in found["runs"]))
         place = found["file"], found["line"], found["function"], found["first_line"]
-        return cls(found["op"], found["name"], tuple(found["out"]), *place, runs, found["why"])
+        return cls(found["op"], found["name"], tuple(found["out"]), *place, runs, found["why"], found["number"])
 
 
 @dataclass(eq=False)

@@ -101,7 +101,7 @@ class Graph:
 
     @classmethod
     def of(cls, root: str, segment: Any, parameters: list[str]) -> "Graph":
-        ops = tuple(map(Op.of, segment["nodes"]))
+        ops = tuple(op for op in map(Op.of, segment["nodes"]) if not op.number)
         start = segment["start"]
         if is_torchs(start) and ops and ops[0].file is not None:
             start = f"{ops[0].file}:{ops[0].line}"
@@ -163,8 +163,8 @@ class Graph:
 @dataclass
 class Explanation:
     """The result of `explain`; print it. graph_count, graph_break_count, op_count and ops_per_graph count as
-    torch._dynamo.explain does: graphs with at least one op (variants of one place count once), graphs - 1, and calls
-    of functions but not of methods. break_count and node_count are ours: places where the call broke, tensor ops."""
+    torch._dynamo.explain does: graphs with at least one op on tensors (variants of one place count once), graphs - 1, and
+    calls of functions but not of methods. break_count and node_count are ours: places where the call broke, tensor ops."""
 
     name: str
     graphs: list[Graph] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Explanation:
             (entry["root"], segment["point"]): (entry, segment)
             for entry in reversed(report["entries"])
             for segment in reversed(entry["segments"])
-            if segment["nodes"]
+            if not all(node["number"] for node in segment["nodes"])
         }
         parameters = _parameters(compiled)
         listed = [places[at] for at in sorted(places, key=lambda at: at[1])]
@@ -219,7 +219,10 @@ class Explanation:
 
     @property
     def ops_per_graph(self) -> list[list[Any]]:
-        return [[node.target for node in graph.nodes if node.op == "call_function"] for graph in self.graphs]
+        return [
+            [n.target for n in graph.nodes if n.op == "call_function" and not (n.made_by and n.made_by.number)]
+            for graph in self.graphs
+        ]
 
     @property
     def out_guards(self) -> list[str]:
