@@ -163,8 +163,9 @@ class Graph:
 @dataclass
 class Explanation:
     """The result of `explain`; print it. graph_count, graph_break_count, op_count and ops_per_graph count as
-    torch._dynamo.explain does: graphs with at least one op on tensors (variants of one place count once), graphs - 1, and
-    calls of functions but not of methods. break_count and node_count are ours: places where the call broke, tensor ops."""
+    torch._dynamo.explain does: graphs with at least one op on tensors (variants of one place count once), graphs - 1,
+    and calls of functions but not of methods. break_count and node_count are ours: places where the call broke, tensor
+    ops."""
 
     name: str
     graphs: list[Graph] = field(default_factory=list)
