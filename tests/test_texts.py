@@ -184,8 +184,28 @@ READERS = {
     "match": lambda x, text: x + matched(text),
     "error": lambda x, text: x + raised(text),
     "equation": lambda x, text: torch.einsum({"k0": "ij->ji"}.get(text, "ij->ij"), x),
+    "set.add": lambda x, text: x + len(added(text)),
+    "set.update": lambda x, text: x + len(updated({"k0"}, [text, "k1"])),
+    "dict.update": lambda x, text: x + len(updated({"k0": 1}, [(text, 2)])),
+    "setdefault": lambda x, text: x + {"k0": 5}.setdefault(text, 2),
+    "pairs": lambda x, text: x + dict([(text, 1), ("k0", 4)])["k0"],
+    "comprehension": lambda x, text: x + len({k for k in [text, "k1", "k2"]}),
+    "unpacking": lambda x, text: x + TABLE[[name for name, _ in [(text, 1)]][0]],
+    "replace": lambda x, text: x + int(text.replace("k", "")),
+    "split": lambda x, text: x + int(f"{text},{text}".split(",")[1][1]),
     "same": lambda x, text: x + (text is text),
 }
+
+
+def added(text):
+    names = {"k0", "k1"}
+    names.add(text)
+    return names
+
+
+def updated(names, more):
+    names.update(more)
+    return names
 
 
 def matched(text):

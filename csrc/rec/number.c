@@ -105,12 +105,22 @@ static void pin_read(CcRec *rec, PyObject *o, int depth) {
     else if (depth > 0) (void)cc_number_any(rec, o, pin_visit, rec, depth - 1);
 }
 
+/* Keeps what it is given without hashing it, or using it as an index: list.append(o), and dict.update(d), as the keys of d
+ * have been hashed. */
+static bool keeps(const CcCallee *c, const CcEvent *ev) {
+    bool dicts = true;
+    for (int i = 1; i < ev->n; i++) dicts = dicts && PyDict_CheckExact(ev->in[i]);
+    return (!cc_callee_has(c, CC_TRAIT_TAKES_ITEMS) || dicts) && !cc_callee_has(c, CC_TRAIT_SETS_ITEM) &&
+           !cc_callee_has(c, CC_TRAIT_HASHES) && !cc_callee_has(c, CC_TRAIT_HASHES_ALL);
+}
+
 /* A call that stores its arguments unread, that is recorded as a frame, or that is a break: of a Python function without
  * a row, of C code without one, of print. */
-static bool carries_call(PyObject *callable) {
+static bool carries_call(const CcEvent *ev) {
+    PyObject *callable = ev->in[0];
     const CcCallee callee = cc_callee_find(callable);
     if (callee.kind == CC_CALLEE_PRINT) return true;
-    if (callee.kind == CC_CALLEE_WRITE) return !cc_callee_has(&callee, CC_TRAIT_SETS_ITEM | CC_TRAIT_HASHES);
+    if (callee.kind == CC_CALLEE_WRITE) return ev->kind == CC_EV_CALL && keeps(&callee, ev);
     PyObject *f = (PyObject *)cc_call_function(callable);
     return callee.kind == CC_CALLEE_UNKNOWN && !PyType_Check(callable) &&
            cc_torch_call(f != NULL ? f : callable, NULL, 0, NULL).cls == CC_T_NONE;
@@ -131,11 +141,10 @@ enum { CARRIES = -1, ALONE = 0, INSIDE = 3 };
 static int reads(const CcEvent *ev) {
     switch (ev->kind) {
     case CC_EV_CALL:
-    case CC_EV_CALL_EX: return carries_call(ev->in[0]) ? CARRIES : INSIDE;
+    case CC_EV_CALL_EX: return carries_call(ev) ? CARRIES : INSIDE;
     case CC_EV_BINOP: return joins(ev) ? CARRIES : INSIDE;
     case CC_EV_COMPARE:
     case CC_EV_CONTAINS:
-    case CC_EV_UNPACK:
     case CC_EV_MATCH: return INSIDE;
     case CC_EV_STORE_ATTR:
     case CC_EV_STORE_GLOBAL:
