@@ -3,6 +3,7 @@ moved without a guard on their value, and become constants where something reads
 
 import collections
 import math
+import operator
 
 import ccompile
 import pytest
@@ -245,19 +246,38 @@ def test_what_reads_a_text_sees_its_value(name, behind):
         torch.testing.assert_close(got, want)
 
 
-def test_identities_of_scalars_are_guarded():
-    state = Log()
+IDENTITIES = {
+    "is": lambda a, b: a is b,
+    "is not": lambda a, b: a is not b,
+    "operator.is_": operator.is_,
+    "operator.is_not": operator.is_not,
+    "id": lambda a, b: id(a) == id(b),
+    "ids": lambda a, b: len({id(a), id(b)}),
+    "equal": lambda a, b: (a == b, a in [b], [a].index(b)),
+}
+MADE = {
+    "float": lambda i: float(str(i + 0.5)),
+    "numpy": lambda i: numpy.float32(i),
+    "text": lambda i: "".join(["te", str(i)]),
+    "int": lambda i: int(str(1000 + i)),
+}
+
+
+@pytest.mark.parametrize("same", IDENTITIES)
+@pytest.mark.parametrize("kind", MADE)
+def test_identities_behind_a_break(kind, same):
+    state, same, make = Log(), IDENTITIES[same], MADE[kind]
 
     def fn(x):
         m, n = state.last
         print(end="")
-        return x + 1, m is n
+        return x + 1, same(m, n)
 
     def results(call):
         out = []
         for i in range(10):
-            one = numpy.float32(i)
-            state.last = (one, one) if i % 2 else (one, numpy.float32(i))
+            one = make(i)
+            state.last = (one, one) if i % 2 else (one, make(i))
             out.append(call(torch.ones(1))[1])
         return out
 

@@ -255,8 +255,8 @@ static void find_runs(const CcSegment *s, const CcShape *shape, Runs *r) {
 
 /* ------------------------------------------------------------------ nodes */
 
-/* Whether the node computes a number or text of such (x.item() * 2, f"{loss:.3f}"), not a tensor of tensors. number: the
- * same of each value so far. */
+/* Whether the node computes a number or a text from numbers and texts (x.item() * 2, f"{loss:.3f}"), and no tensor.
+ * number: the same of each value so far. */
 static bool computes_number(const CcGraph *g, const CcNode *n, const bool *number) {
     bool all = n->op == CC_OP_host;
     for (int k = 0; k < n->n_out; k++) all = all && g->val.at[n->out0 + k].type.ndim < 0;

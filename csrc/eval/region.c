@@ -494,10 +494,6 @@ typedef struct Varying {
     int n;
 } Varying;
 
-static bool may_vary(PyObject *o) {
-    return PyFloat_CheckExact(o) || PyUnicode_CheckExact(o) || cc_known_number(Py_TYPE(o));
-}
-
 /* Whether the guard found another value of this type, or asks for the type alone. */
 static bool was_another(const CcGuard *g, PyObject *now) {
     if (g->check == CC_CHK_TYPE) return g->want == (PyObject *)Py_TYPE(now);
@@ -512,7 +508,7 @@ static bool varies(void *ctx, int level, int slot) {
     const CcAct *act = v->acts[level];
     if (level == v->n - 1 && slot == act->code->n_locals + act->depth - 1) return true;
     PyObject *now = cc_act_get(act, slot);
-    if (now == NULL || !may_vary(now)) return false;
+    if (now == NULL || !cc_value_copyable(now)) return false;
     for (int i = 0; i < v->point->segment.n; i++) {
         const CcGuards *gs = &v->point->segment.at[i]->trace->guards;
         for (int k = 0; k < gs->g.n; k++) {

@@ -47,7 +47,7 @@ static void restore_inside(CcRec *rec, PyObject *o) {
 
 static bool may_be_copy(const CcRec *rec, const CcProv *p) {
     if (p->origin == CC_O_SYMBOL) return true;
-    return p->origin == CC_O_SOURCE && rec->floats.n > 0 && cc_value_copyable(p->object);
+    return p->origin == CC_O_SOURCE && rec->copies.n > 0 && cc_value_copyable(p->object);
 }
 
 /* Whether anything besides this recording holds a copy. */
@@ -60,7 +60,7 @@ static bool any_left(const CcRec *rec) {
 }
 
 void cc_escape_restore(CcRec *rec) {
-    if (rec->trace == NULL || (rec->trace->symbol.n == 0 && rec->floats.n == 0) || !any_left(rec)) return;
+    if (rec->trace == NULL || (rec->trace->symbol.n == 0 && rec->copies.n == 0) || !any_left(rec)) return;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     for (int i = 0; i < rec->frame.n; i++) {

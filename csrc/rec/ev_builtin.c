@@ -77,9 +77,12 @@ static CcGo type_before(const CcBuiltin *b) {
     return CC_OK;
 }
 
+/* As the instruction: C code would compare copies (resume.c, sym.c). */
 static CcGo is_before(const CcBuiltin *b) {
-    if (b->c->n == 2) cc_same_compared(b->rec, b->c->in[0], b->c->in[1]);
-    return CC_OK;
+    if (b->c->n != 2 || b->c->kwnames != NULL) return CC_OK; /* raises */
+    const bool negated = strcmp(b->callee->name, "_operator.is_not") == 0;
+    b->ev->result = PyBool_FromLong(cc_same_is(b->rec, b->act, b->c->in) != negated);
+    return CC_DONE;
 }
 
 static CcGo classes_before(const CcBuiltin *b) {
@@ -115,6 +118,19 @@ static bool hashes_tensor(const CcAct *act, PyObject *tensor) {
     return f != NULL && PyFunction_Check(f) && PyFunction_GET_CODE(f) == (PyObject *)act->co;
 }
 
+/* The address of what a number or text is a copy of. */
+static CcGo id_of_copy(const CcBuiltin *b, PyObject *o) {
+    PyObject *given;
+    const int guard = cc_sym_given(b->rec, o, &given);
+    if (guard < 0) {
+        cc_value_which(b->rec, o);
+        return CC_OK;
+    }
+    cc_guard_add_check(&b->rec->trace->guards, guard, CC_CHK_IDENT, given, -1);
+    b->ev->result = PyLong_FromVoidPtr(given);
+    return CC_DONE;
+}
+
 static CcGo id_before(const CcBuiltin *b) {
     PyObject *o = argument(b, 0);
     if (o == NULL) return CC_OK;
@@ -122,7 +138,7 @@ static CcGo id_before(const CcBuiltin *b) {
     if (cc_rec_in_module(b->act, "copy") && own_memo(b->rec, b->act))
         cc_value_copied(b->rec, o); /* a key of deepcopy()'s memo: it only needs to differ from the other keys */
     else if (cc_value_origin(b->rec, o) == CC_O_FRESH && !looks_for_cycles(b->act)) return stop(b, CC_R_ADDRESS, "id");
-    else cc_value_which(b->rec, o);
+    else return id_of_copy(b, o);
     return CC_OK;
 }
 

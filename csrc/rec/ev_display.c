@@ -67,40 +67,20 @@ CcGo cc_display_format_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 
 /* Formatting returns the same object if the text is wide enough, but the recorder needs a separate one. 3.13 formats
  * the text of f"{a!r:>8}" in a separate instruction; other versions format the number. */
-static PyObject *own_text(PyObject *made) {
-    if (made != NULL && Py_REFCNT(made) != 1) Py_SETREF(made, cc_obj_copy_text(made));
-    return made;
-}
-
 static CcGo format_symbolic(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *text = ev->in[0];
     if (!PyUnicode_CheckExact(text) || ev->arg > 1) return CC_OK; /* repr and ascii make a new object */
-    ev->result = own_text(PyObject_Format(text, ev->in[1]));
-    if (ev->result != NULL) (void)cc_display_format_after(rec, act, ev);
+    PyObject *made = PyObject_Format(text, ev->in[1]);
+    if (made != NULL && Py_REFCNT(made) != 1) Py_SETREF(made, cc_obj_copy_text(made));
+    ev->result = made;
+    if (made != NULL) (void)cc_display_format_after(rec, act, ev);
     return CC_DONE;
-}
-
-/* The text of a symbol is a symbol: f"step {i}". CC_OK: it can't be one, and the symbol becomes a constant. */
-static CcGo format_symbol(CcRec *rec, CcAct *act, CcEvent *ev) {
-    PyObject *spec_text = ev->n > 1 ? ev->in[1] : NULL;
-    const CcCallSpec spec = {
-        .form = CC_F_FORMAT, .arg = ev->arg, .in = ev->in, .n = spec_text != NULL ? 2 : 1, .name = "format"};
-    const CcAction action = {.form = CC_F_FORMAT, .arg = (int16_t)ev->arg, .n = (int16_t)spec.n};
-    if (spec_text != NULL && (!PyUnicode_CheckExact(spec_text) || cc_sym_is(rec, spec_text))) return CC_OK;
-    PyObject *made = own_text(cc_action_run(&action, ev->in));
-    if (made == NULL) cc_raised_clear(); /* CPython raises it */
-    if (made != NULL && cc_sym_text(rec, act, &spec, made)) {
-        ev->result = made;
-        return CC_DONE;
-    }
-    Py_XDECREF(made);
-    return CC_OK;
 }
 
 CcGo cc_display_format_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (cc_tens_is(ev->in[0])) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     if (cc_op_symbolic(rec, ev)) return format_symbolic(rec, act, ev);
-    if (cc_sym_is(rec, ev->in[0]) && cc_state_event(rec, ev) && format_symbol(rec, act, ev) == CC_DONE) return CC_DONE;
+    if (cc_sym_is(rec, ev->in[0]) && cc_sym_format(rec, act, ev) == CC_DONE) return CC_DONE;
     if (cc_op_tensors(ev, 3)) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, "formatting a tensor");
     return cc_op_plain(rec, act, ev, 4);
 }

@@ -36,7 +36,7 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->distinct);
     rec->copied.n = rec->grad_mark.n = rec->context.n = 0;
     cc_map_free(&rec->sized);
-    rec->pending.n = rec->floats.n = 0;
+    rec->pending.n = rec->copies.n = 0;
     rec->lazy = false;
     rec->before.n = 0;
     cc_trace_free(rec->trace);
@@ -66,7 +66,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->unseen_classes);
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
-    cc_vec_free(&rec->floats);
+    cc_vec_free(&rec->copies);
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->grad_mark);
     cc_vec_free(&rec->context);

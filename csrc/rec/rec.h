@@ -299,7 +299,9 @@ void cc_rec_free(CcRec *rec);
  * then keyword values); they must stay alive while recording. */
 void cc_rec_begin_call(CcRec *rec, PyObject *const *args, int n, PyObject *kwnames, PyFunctionObject *root,
                        const CcMode *mode);
-/* Whether the float in a slot is known to vary between calls. */
+/* A float, text or numpy scalar: if it varies between calls, a recording behind a break has a copy of it. */
+bool cc_value_copyable(PyObject *o);
+/* Whether the one in a slot is known to vary. */
 typedef bool (*CcVaries)(void *ctx, int level, int slot);
 /* Begins a trace after a break: acts[0..n) is the region's chain of frames, innermost last, each at its pc. salt: the
  * resume point's (cc_guard_path). CC_OK, or CC_GIVE_UP when this state can't be recorded. */

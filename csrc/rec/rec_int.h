@@ -181,7 +181,7 @@ struct CcRec {
         PyObject *object;
     }) pending;
     /* floats and numpy scalars in slots that this recording has replaced by copies (resume.c) */
-    CC_VEC(struct CcPending) floats;
+    CC_VEC(struct CcPending) copies;
     bool lazy; /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
 
     const char *rigid; /* why all symbols must become constants; NULL: they need not */
@@ -246,7 +246,6 @@ static inline bool cc_value_unknown(CcRec *rec, PyObject *o) {
 }
 bool cc_value_const(PyObject *o);     /* immutable, compared by value */
 bool cc_value_numpy(PyObject *o);     /* a numpy scalar */
-bool cc_value_copyable(PyObject *o);  /* a float, text or numpy scalar, of which a recording may have a copy */
 bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
 bool cc_value_wraps(PyObject *o);     /* a property, classmethod or staticmethod */
 /* Which view of a dict or an OrderedDict: PyDictKeys_Type, PyDictValues_Type or PyDictItems_Type; NULL: none. */
@@ -373,9 +372,8 @@ void cc_same_hashed(CcRec *rec, PyObject *o); /* the same for the keys of a dict
 /* cc_same_which() was called for it: later reads must also give this object. */
 bool cc_same_asked(CcRec *rec, PyObject *o);
 bool cc_same_asked_any(CcRec *rec, PyObject *tuple);
-/* `a is b`: guards the outcome if objects from outside decide it */
-void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b);
-bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in); /* the same; returns the outcome without symbols */
+/* `a is b`, of the originals: guards the outcome if objects from outside decide it */
+bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in);
 
 /* ---- escape.c ---- */
 /* When a recording ends, replaces symbols in the objects that it leaves behind with CPython's cached ints. */
@@ -577,6 +575,7 @@ bool cc_sym_by_layout(const CcCallSpec *spec);          /* returns its operand i
 void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
 /* steps: CC_DONE, or CC_OK: perform the event normally */
 CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_sym_format(CcRec *rec, CcAct *act, CcEvent *ev); /* of a symbol: f"step {i}" */
 CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name);
 CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);
 /* Guards that the symbol, a number, equals none of these constants. False: it does, or they are of other kinds; nothing is

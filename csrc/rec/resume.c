@@ -111,7 +111,7 @@ static PyObject *copy_of(PyObject *v) {
 /* A separate object for a number that varies between calls: numbers that were one object while recording (best = v in a
  * loop, a constant of the code that a caller also passed) may be two in a replay. If code compares identities, the
  * original object counts (cc_sym_identical). Only its type is guarded until something reads its value. New reference. */
-static PyObject *own_number(CcRec *rec, PyObject *v, int source) {
+static PyObject *own_copy(CcRec *rec, PyObject *v, int source) {
     CcGuards *gs = &rec->trace->guards;
     PyObject *own;
     CC_RETRY_ALLOC(own, copy_of(v));
@@ -119,7 +119,7 @@ static PyObject *own_number(CcRec *rec, PyObject *v, int source) {
     cc_value_set(rec, own, CC_O_SOURCE, source);
     rec->lazy = rec->lazy || !PyFloat_CheckExact(v);
     cc_vec_push(&rec->keep, Py_NewRef(v));
-    cc_vec_push(&rec->floats, (struct CcPending){source, v});
+    cc_vec_push(&rec->copies, (struct CcPending){source, v});
     return own;
 }
 
@@ -136,15 +136,14 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
                 cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
                 continue;
             }
-            PyList_SetItem(o, i,
-                           own_number(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
+            PyList_SetItem(o, i, own_copy(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
         }
     } else {
         Py_ssize_t pos = 0;
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value)) {
             if (!may_vary(value) || !cc_value_const(key)) continue;
-            PyObject *own = own_number(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
+            PyObject *own = own_copy(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
             /* an existing key, so iteration may continue */
             cc_obj_dict_set(o, key, own);
             Py_DECREF(own);
@@ -321,7 +320,7 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
     }
     if (v != NULL && may_vary(v) && slot < g->code->n_locals) {
         const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, NULL);
-        cc_generator_put(generator, slot, own_number(rec, v, id));
+        cc_generator_put(generator, slot, own_copy(rec, v, id));
         return;
     }
     if (adopted_before(rec, v, CC_SRC_GENSLOT, parent, 0, slot)) return;
@@ -400,7 +399,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
             cc_sym_slot(rec, act, slot, id);
             return;
         }
-        cc_act_put(act, slot, own_number(rec, v, id));
+        cc_act_put(act, slot, own_copy(rec, v, id));
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);

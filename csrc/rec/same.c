@@ -110,7 +110,7 @@ static void guard_other(CcRec *rec, PyObject *a, PyObject *b) {
     }
 }
 
-void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b) {
+static void compared(CcRec *rec, PyObject *a, PyObject *b) {
     if (rec->trace == NULL) return;
     PyObject *given;
     if (cc_sym_given(rec, a, &given) >= 0 && cc_sym_given(rec, b, &given) >= 0) return; /* cc_sym_identical asks */
@@ -131,6 +131,6 @@ void cc_same_compared(CcRec *rec, PyObject *a, PyObject *b) {
 }
 
 bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in) {
-    cc_same_compared(rec, in[0], in[1]);
+    compared(rec, in[0], in[1]);
     return cc_sym_identical(rec, act, in);
 }

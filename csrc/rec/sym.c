@@ -233,10 +233,10 @@ int cc_sym_given(CcRec *rec, PyObject *o, PyObject **given) {
             *given = rec->trace->symbol.at[symbol].value;
             return rec->trace->number.at[i].guard;
         }
-    const CcProv *p = rec->floats.n > 0 && cc_value_copyable(o) ? cc_value_find(rec, o) : NULL;
-    for (int i = 0; p != NULL && p->origin == CC_O_SOURCE && i < rec->floats.n; i++)
-        if (rec->floats.at[i].guard == p->id) {
-            *given = rec->floats.at[i].object;
+    const CcProv *p = rec->copies.n > 0 && cc_value_copyable(o) ? cc_value_find(rec, o) : NULL;
+    for (int i = 0; p != NULL && p->origin == CC_O_SOURCE && i < rec->copies.n; i++)
+        if (rec->copies.at[i].guard == p->id) {
+            *given = rec->copies.at[i].object;
             return p->id;
         }
     return -1;
@@ -391,6 +391,15 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (ev->kind == CC_EV_BINOP && inside && only_moved(ev)) return CC_OK;
     settle_all(rec, ev->in, ev->n);
     return CC_OK;
+}
+
+CcGo cc_sym_format(CcRec *rec, CcAct *act, CcEvent *ev) {
+    PyObject *layout = ev->n > 1 ? ev->in[1] : NULL;
+    if (layout != NULL && (!PyUnicode_CheckExact(layout) || cc_sym_is(rec, layout))) return CC_OK;
+    const CcCallSpec spec = {
+        .form = CC_F_FORMAT, .arg = ev->arg, .in = ev->in, .n = layout != NULL ? 2 : 1, .name = "format"};
+    const CcAction action = {.form = CC_F_FORMAT, .arg = (int16_t)ev->arg, .n = (int16_t)spec.n};
+    return record(rec, act, ev, &spec, cc_action_run(&action, ev->in), 0);
 }
 
 CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name) {
