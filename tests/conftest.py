@@ -95,6 +95,10 @@ if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
             sys.__stderr__.flush()
             os._exit(3)
 
+# "avx512", "avx2" or "base": what our own kernels may use, which CCOMPILE_CPU restricts. Torch's kernels are not restricted.
+_WIDEST = {"AVX512": "avx512", "AVX2": "avx2"}.get(torch.backends.cpu.get_cpu_capability(), "base")
+CPU = _WIDEST if _WIDEST == "base" else os.environ.get("CCOMPILE_CPU") or _WIDEST
+
 logging.getLogger("torch.__trace").propagate = False  # dynamo's, or each failing test shows hundreds of its lines
 
 # Tolerances allow for fused maths (other rounding, FMA, another order of sums), not for another formula.

@@ -1,17 +1,16 @@
 """csrc/run/convways.c: each way of running a convolution gives the same, and the fastest is found in the first run of a plan."""
 
 import itertools
-import os
 
 import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import EAGER
+from conftest import CPU, EAGER
 from torch import nn
 
 pytestmark = pytest.mark.skipif(EAGER, reason="plans")
-WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512" and os.environ.get("CCOMPILE_CPU", "avx512") == "avx512"
+WIDE = CPU == "avx512"
 WAYS = ["direct", "depthwise", "winograd_2", "winograd_4", "onednn", "one_output", "onednn_blocked", "onednn_preferred"]
 KINDS = {
     "1x1": lambda: nn.Conv2d(32, 48, 1),

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ccompile.api import compiled_of
+from conftest import CPU
 from torch import nn
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -35,6 +36,11 @@ def near(got, want, exact, dtype):
     allowed = (want.double() - exact).abs().nan_to_num(0, 0, 0).max() + 2 * EPS[dtype] * scale
     wrong = (got.double() - exact).abs() > allowed
     assert not wrong[exact.isfinite()].any()
+
+
+def by_torch(dtype):
+    """The narrowest CPUs can't convert f16 to f32: kernels leave it to torch."""
+    return CPU == "base" and dtype == torch.float16
 
 
 def kinds(fn, *args, dtype):
@@ -92,7 +98,8 @@ POSTS = {
 def test_post(name, dtype):
     post = POSTS[name]
     args = [randn(*s, seed=i).to(dtype) for i, s in enumerate([(5, 33, 64), (48, 64), (48,), (5, 33, 48)])]
-    assert "host" not in kinds(lambda x, w, b, z: post(F.linear(x, w, b), z), *args, dtype=dtype)
+    ran = kinds(lambda x, w, b, z: post(F.linear(x, w, b), z), *args, dtype=dtype)
+    assert "host" not in ran or by_torch(dtype)
 
 
 CONVS = {
@@ -133,7 +140,7 @@ def test_conv_chain(mixed, dtype):
         y = F.relu(F.batch_norm(F.conv2d(x, w, padding=1), s[0], s[1], s[2], s[3]))
         return F.batch_norm(F.conv2d(y, w, padding=1), s[0], s[1], s[2], s[3]) + x
 
-    assert "host" not in kinds(fn, x, w, *stats, dtype=dtype)
+    assert "host" not in kinds(fn, x, w, *stats, dtype=dtype) or by_torch(dtype)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -159,7 +166,7 @@ def test_pool(name, layout, dtype):
     x = randn(2, 40, 13, 38).to(dtype)
     x[0, 1, 2, 3] = float("nan")
     x = {"contiguous": x, "last": x.to(memory_format=torch.channels_last), "sliced": x[:, ::2, 1:, ::2]}[layout]
-    assert set(kinds(POOLS[name], x, dtype=dtype)) == {"kernel"}
+    assert set(kinds(POOLS[name], x, dtype=dtype)) == {"kernel"} or by_torch(dtype)
 
 
 HEADS = {

@@ -9,14 +9,21 @@ import bisect
 import collections
 import functools
 import heapq
+import inspect
 import itertools
 import types
 
 import ccompile
 import pytest
 import torch
+from torch import nn
 
 X = torch.ones(2)
+
+
+@ccompile.disable
+def brk():
+    pass
 
 
 class Holder:
@@ -308,3 +315,44 @@ def test_queues(take, ask):
         seen.clear()
         got = compiled(X, n), list(seen)
         assert torch.equal(want[0], got[0]) and want[1] == got[1]
+
+
+ITERATORS = {
+    "parameters": lambda m: m.parameters(),
+    "named_buffers": lambda m: m.named_buffers(prefix="of"),
+    "modules": lambda m: m.modules(),
+    "chain": lambda m: itertools.chain(m.parameters(), m.buffers()),
+    "chain of lists": lambda m: itertools.chain([1, 2], [3]),
+    "chain of nothing": lambda m: itertools.chain(),
+    "chain from iterable": lambda m: itertools.chain.from_iterable([[1], [], (2, 3)]),
+}
+
+
+@pytest.mark.parametrize("taken", [0, 1, 9])
+@pytest.mark.parametrize("net", [nn.BatchNorm1d(3), nn.ReLU()], ids=["some", "none"])
+@pytest.mark.parametrize("name", ITERATORS)
+def test_iterators_behind_a_break(name, net, taken):
+    """A recording replaces them by others, which can be made again: those look the same."""
+
+    def f(x):
+        it = ITERATORS[name](net)
+        brk()
+        first = [next(it, None) for _ in range(taken)]
+        brk()
+        kind = type(it), isinstance(it, types.GeneratorType), inspect.isgenerator(it), hasattr(it, "send")
+        names = getattr(it, "__name__", None), getattr(it, "__qualname__", None)
+        try:
+            state = it.__setstate__(0)
+        except (AttributeError, TypeError) as error:
+            state = repr(error)
+        return first, kind, names, state, list(it), x + 1
+
+    compiled = ccompile.compile(f)
+    for _ in range(4):
+        want, got = f(X), compiled(X)
+        assert want[1:4] == got[1:4]
+        assert [id(v) for v in flat(want[0] + want[4])] == [id(v) for v in flat(got[0] + got[4])]
+
+
+def flat(items):
+    return [v for item in items for v in (item if isinstance(item, tuple) else [item]) if not isinstance(v, str)]

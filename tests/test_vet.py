@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
+from conftest import CPU
 
-WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512" and os.environ.get("CCOMPILE_CPU", "avx512") == "avx512"
+WIDE = CPU == "avx512"
 pytestmark = pytest.mark.skipif("CCOMPILE_ONEDNN" in os.environ, reason="the library is named already")
 
 SHIM = r"""

@@ -310,6 +310,8 @@ CC_MUST int cc_dnnl_run(CcPrim *p, const CcPrimCall *call, CcErr *err); /* threa
 /* Does this CPU have oneDNN code for products of bf16 or f16 with a post-op operand of that dtype? */
 bool cc_dnnl_native(CcDtype dtype);
 bool cc_dnnl_tiles(CcDtype dtype); /* ... that uses the CPU's matrix unit? */
+/* 64, 32 or 16: of oneDNN's code, which the environment or CCOMPILE_CPU may restrict; 0: there is no oneDNN */
+int cc_dnnl_vector_bytes(void);
 /* vet.c: sets a size of dst and of the post-ops' operands. */
 void cc_vet_resize(CcPrimDesc *d, int dim, int64_t size);
 void cc_dnnl_forget(void); /* drops the library's resident pages */

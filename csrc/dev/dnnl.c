@@ -32,6 +32,7 @@ enum {
     DNNL_STREAM_DEFAULT = 1,
     DNNL_SCRATCHPAD_USER = 1,
     DNNL_ISA_AVX2 = 7,
+    DNNL_ISA_AVX512 = 0x27, /* avx512_core */
     DNNL_FORWARD_INFERENCE = 96,
     DNNL_CONVOLUTION_DIRECT = 1,
     DNNL_DECONVOLUTION_DIRECT = 0xa,
@@ -62,6 +63,7 @@ typedef struct Version {
 static struct {
     const Version *(*version)(void);
     int (*set_isa)(int isa);
+    int (*effective_isa)(void);
     int (*math_mode)(int *mode);
     int (*engine_create)(Handle *engine, int kind, size_t index);
     int (*stream_create)(Handle *stream, Handle engine, unsigned flags);
@@ -104,6 +106,7 @@ static const CcDlRow ROWS[] = {
 #define ROW(name, slot) {"dnnl_" name, (void **)&dnnl.slot}
     ROW("version", version),
     ROW("set_max_cpu_isa", set_isa),
+    ROW("get_effective_cpu_isa", effective_isa),
     ROW("get_default_fpmath_mode", math_mode),
     ROW("engine_create", engine_create),
     ROW("stream_create", stream_create),
@@ -249,7 +252,7 @@ static Handle make_md(const CcTensorDesc *t) {
 static int blocked_tag(int role, int ndim, CcDtype inner) {
     static const int OF_WEIGHTS[3][3] = {{72, 107, 147}, {57, 79, 122}, {70, 104, 143}};
     static const int OF_IMAGES[2][3] = {{69, 102, 142}, {56, 78, 121}};
-    const int bytes = cc_cpu_info()->vector_bytes;
+    const int bytes = cc_dnnl_vector_bytes();
     if (ndim < 3 || ndim > 5 || bytes < 32) return DNNL_FORMAT_ANY;
     return role == WEIGHTS ? OF_WEIGHTS[(bytes == 64) + (inner == CC_DT_BF16)][ndim - 3]
                            : OF_IMAGES[bytes == 64][ndim - 3];
@@ -485,6 +488,12 @@ static int native(CcDtype dtype) {
 bool cc_dnnl_native(CcDtype dtype) { return native(dtype) > 0; }
 
 bool cc_dnnl_tiles(CcDtype dtype) { return native(dtype) == 2; }
+
+int cc_dnnl_vector_bytes(void) {
+    if (ready(NULL) < 0) return 0;
+    const int isa = dnnl.effective_isa(); /* a bit for each instruction set, those that it includes among them */
+    return (isa & DNNL_ISA_AVX512) == DNNL_ISA_AVX512 ? 64 : (isa & DNNL_ISA_AVX2) == DNNL_ISA_AVX2 ? 32 : 16;
+}
 
 static int find_weights_form(const CcPrim *p) {
     const Borrowed inside = dnnl.desc_query_md(p->pd, ROLE[WEIGHTS].md, ROLE[WEIGHTS].index);

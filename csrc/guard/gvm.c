@@ -135,10 +135,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
         return v;
     }
     case CC_SRC_REDUCE: {
-        static PyObject *reduce;
-        if (reduce == NULL) reduce = cc_obj_intern("__reduce__");
-        /* only for builtin iterators and getters, so it is C code */
-        PyObject *v = PyObject_CallMethodNoArgs(parent, reduce);
+        PyObject *v = cc_iterator_reduce(parent); /* only for builtin iterators and getters, so it is C code */
         if (v == NULL) cc_raised_clear();
         return v;
     }

@@ -36,6 +36,19 @@ CcGenNow cc_generator_now(PyObject *generator) {
     return now;
 }
 
+bool cc_generator_calls_close(PyObject *iterator) {
+    static PyObject *name;
+    if (PyGen_CheckExact(iterator)) {
+        const CcGenNow now = cc_generator_now(iterator);
+        return now.inner != NULL && cc_generator_calls_close(now.inner);
+    }
+    if (name == NULL) name = cc_obj_intern("close");
+    if (Py_TYPE(iterator)->tp_getattro != PyObject_GenericGetAttr || cc_type_lookup(Py_TYPE(iterator), name) != NULL)
+        return true;
+    PyObject *dict = cc_obj_dict(iterator);
+    return dict != NULL && PyDict_Contains(dict, name) != 0;
+}
+
 PyObject *cc_generator_get(const CcGen *g, int slot) { return cc_slot_get(cc_frame_slots(g->frame)[slot]); }
 
 PyObject *cc_generator_new(PyFunctionObject *func) {

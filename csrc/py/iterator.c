@@ -1,6 +1,6 @@
-/* Partly consumed iterators over dicts and sets: reads their position, and creates iterators at the same position.
- * Their structs are not public; those of dictobject.c (dictiterobject) and setobject.c (setiterobject) are the same in
- * 3.11 to 3.13.
+/* Partly consumed iterators over dicts and sets, and itertools.chain: reads their position, and creates iterators at the
+ * same position. Their structs are not public; those of dictobject.c (dictiterobject), setobject.c (setiterobject) and
+ * itertoolsmodule.c (chainobject) are the same in 3.11 to 3.14.
  *
  *   entries   a  .  b  c  .  d          consumed: occupied entries before `at`, in iteration order
  *                      ^ at             (positions may differ in a rebuilt dict) */
@@ -98,4 +98,37 @@ PyObject *cc_iterator_new(PyTypeObject *type, PyObject *container, Py_ssize_t co
     }
     PyObject_GC_Track(w);
     return (PyObject *)w;
+}
+
+/* ------------------------------------------------------------------ itertools.chain */
+
+typedef struct Chain {
+    PyObject_HEAD PyObject *source, *active; /* yields iterables; the iterator that it is in; NULL: none (left) */
+} Chain;
+
+static PyObject *or_none(PyObject *o) { return o != NULL ? o : Py_None; }
+static PyObject *null_for_none(PyObject *o) { return o != Py_None ? Py_NewRef(o) : NULL; }
+
+static PyObject *make_chain(PyObject *self, PyObject *const *part, Py_ssize_t n) {
+    (void)self;
+    if (n != 2) return PyErr_Format(PyExc_TypeError, "a chain is made of 2 iterators, not of %zd", n);
+    PyObject *o = PyObject_CallNoArgs((PyObject *)cc_known_type(CC_KNOWN_CHAIN));
+    if (o == NULL) return NULL;
+    Py_XSETREF(((Chain *)o)->source, null_for_none(part[0]));
+    Py_XSETREF(((Chain *)o)->active, null_for_none(part[1]));
+    return o;
+}
+
+static PyObject *reduce_chain(const Chain *c) {
+    static PyMethodDef def = {"chain", (PyCFunction)(void (*)(void))make_chain, METH_FASTCALL, NULL};
+    static PyObject *maker;
+    if (maker == NULL && (maker = PyCFunction_New(&def, NULL)) == NULL) return NULL;
+    return Py_BuildValue("(O(OO))", maker, or_none(c->source), or_none(c->active));
+}
+
+PyObject *cc_iterator_reduce(PyObject *o) {
+    static PyObject *name;
+    if (cc_known_is(o, CC_KNOWN_CHAIN)) return reduce_chain((Chain *)o);
+    if (name == NULL && (name = PyUnicode_InternFromString("__reduce__")) == NULL) return NULL;
+    return PyObject_CallMethodNoArgs(o, name);
 }

@@ -234,7 +234,7 @@ static bool closing_runs_code(PyObject *generator) {
     if (!cc_generator_read(generator, &g)) return cc_generator_now(generator).state != CC_GEN_ENDED;
     for (int pc = 0; pc < g.code->n; pc++)
         if (!cc_code_closes_quietly(g.code, pc, g.func->func_globals)) return true;
-    return false;
+    return cc_generator_calls_close(generator);
 }
 
 bool cc_obj_has_finalizer(PyObject *o) {

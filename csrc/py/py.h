@@ -263,6 +263,10 @@ typedef struct CcGenNow {
     PyObject *inner;   /* borrowed; SUSPENDED: the iterator of its `yield from`; NULL: none */
 } CcGenNow;
 CcGenNow cc_generator_now(PyObject *generator);
+/* Whether the end of a generator that takes values from this iterator by `yield from` calls a close() of the iterator's
+ * class or instance. A generator's own close() only resumes its frame: asks what that one takes values from. Runs no
+ * code; true if unknown. */
+bool cc_generator_calls_close(PyObject *iterator);
 CC_BORROW PyObject *cc_generator_get(const CcGen *g, int slot); /* slots as an act's */
 /* A generator of func that has not started, with None in each parameter's slot. The caller fills it with the next
  * two. */
@@ -292,6 +296,9 @@ bool cc_iterator_next(const CcIterator *it, Py_ssize_t *place, CC_BORROW PyObjec
 /* container NULL: an exhausted iterator */
 CC_MUST CC_NEW PyObject *cc_iterator_new(PyTypeObject *type, PyObject *container, Py_ssize_t consumed, Py_ssize_t used,
                                          Py_ssize_t left);
+/* What an equal iterator is made from, without consuming items: (callable, arguments[, state]). Other iterators describe
+ * it by __reduce__; itertools.chain's warns since 3.12 and is gone in 3.14. NULL: error set. */
+CC_MUST CC_NEW PyObject *cc_iterator_reduce(PyObject *o);
 
 /* ------------------------------------------------------------------ the hook */
 

@@ -45,6 +45,12 @@ static const char templates[] =
     "        function(*args, **named))\n"
     "def unwrapper():\n"
     "    return lambda f, *args, **named: f.__wrapped__(*args, **named)\n"
+    "def lister(name, qualname, items):\n"
+    "    def each(items):\n"
+    "        for item in items:\n"
+    "            yield item\n"
+    "    each.__name__, each.__qualname__ = name, qualname\n"
+    "    return each(items)\n"
     "def methodcaller(name, *args):\n"
     "    return lambda o: getattr(o, name)(*args)\n";
 
@@ -437,35 +443,50 @@ CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in
 
 /* ------------------------------------------------------------------ generators over the content of modules */
 
-/* itertools.chain() of iterators that only the stack holds: of lists that replace such generators. */
+/* itertools.chain() of such generators, which only the stack holds. */
 static bool chains_listed(CcRec *rec, const CcEvent *ev) {
-    static PyObject *chain;
-    if (chain == NULL) chain = cc_obj_of_module("itertools", "chain");
-    bool listed = ev->in[0] == chain && ev->name == NULL;
+    bool listed = ev->in[0] == (PyObject *)cc_known_type(CC_KNOWN_CHAIN) && ev->n > 1 && ev->name == NULL;
     for (int i = 1; listed && i < ev->n; i++) {
+        CcGen g;
         const CcProv *p = cc_value_find(rec, ev->in[i]);
-        listed = Py_IS_TYPE(ev->in[i], &PyListIter_Type) && p != NULL && p->origin == CC_O_FRESH &&
-                 Py_REFCNT(ev->in[i]) == 1 + (p->weak == NULL);
+        listed = cc_generator_read(ev->in[i], &g) && cc_obj_is_ours(g.code->co) && p != NULL &&
+                 p->origin == CC_O_FRESH && Py_REFCNT(ev->in[i]) == 1 + (p->weak == NULL);
     }
     return listed;
 }
 
-/* module.parameters() and its kin only read modules, so it does not matter when they run. A list iterator, which can be
- * rebuilt after a break, replaces the generator, and a chain of such iterators. */
+/* A generator over the list, of the same name as the one that the items are from. */
+static PyObject *generator_over(PyObject *items, PyObject *from) {
+    PyObject *maker = template_named("lister"), *name = PyObject_GetAttrString(from, "__name__"),
+             *qualname = PyObject_GetAttrString(from, "__qualname__"), *made = NULL;
+    if (maker != NULL && name != NULL && qualname != NULL)
+        made = PyObject_CallFunctionObjArgs(maker, name, qualname, items, NULL);
+    Py_XDECREF(qualname);
+    Py_XDECREF(name);
+    return made;
+}
+
+/* module.parameters() and its kin only read modules, so it does not matter when they run. A generator over a list, which
+ * can be rebuilt after a break, replaces theirs, and a chain over one list a chain of those. */
 CcGo cc_backcall_listed(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyFunctionObject *f = ev->kind == CC_EV_CALL ? cc_call_function(ev->in[0]) : NULL;
-    if (ev->kind != CC_EV_CALL || ((f == NULL || !cc_library_listed(f)) && !chains_listed(rec, ev))) return CC_OK;
+    const bool chains = ev->kind == CC_EV_CALL && chains_listed(rec, ev);
+    if (!chains && (f == NULL || !cc_library_listed(f))) return CC_OK;
     const CcGo go = cc_op_before(rec, act, ev);
     if (go != CC_OK) return go;
     const size_t n_kw = ev->name != NULL ? (size_t)PyTuple_GET_SIZE(ev->name) : 0;
     PyObject *generator = PyObject_Vectorcall(ev->in[0], ev->in + 1, (size_t)ev->n - 1 - n_kw, ev->name);
     if (generator != NULL && rec->trace != NULL) cc_value_fresh(rec, generator);
     PyObject *items = generator != NULL ? PySequence_List(generator) : NULL;
-    if (items != NULL && rec->trace != NULL) cc_value_fresh(rec, items);
-    Py_XDECREF(generator);
-    ev->result = items != NULL ? PyObject_GetIter(items) : NULL;
-    if (ev->result != NULL && rec->trace != NULL) cc_value_fresh(rec, ev->result);
+    if (items != NULL) ev->result = chains ? PyObject_CallOneArg(ev->in[0], items) : generator_over(items, generator);
+    if (ev->result != NULL && rec->trace != NULL) {
+        CcGen made;
+        cc_value_fresh(rec, items);
+        if (cc_generator_read(ev->result, &made)) cc_value_fresh(rec, (PyObject *)made.func);
+        cc_value_fresh(rec, ev->result);
+    }
     Py_XDECREF(items);
+    Py_XDECREF(generator);
     return CC_DONE;
 }
 

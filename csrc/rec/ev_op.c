@@ -427,7 +427,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_TRUTH: return truth_before(rec, act, ev);
     case CC_EV_ITER:
     case CC_EV_TUPLE: return cc_op_iter(rec, act, ev);
-    case CC_EV_SEND:
+    case CC_EV_SEND: cc_finalizers_delegates(rec, act, ev->in[0]); return next_before(rec, act, ev);
     case CC_EV_NEXT: return next_before(rec, act, ev);
     case CC_EV_UNPACK: return unpack_before(rec, act, ev);
     case CC_EV_UPDATE: return cc_display_update_before(rec, act, ev);

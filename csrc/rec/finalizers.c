@@ -10,12 +10,6 @@ static bool catches_anywhere(const CcCode *code, PyObject *globals) {
     return false;
 }
 
-static bool has_close(PyObject *iterator) {
-    PyObject *close = PyObject_GetAttrString(iterator, "close");
-    Py_XDECREF(close);
-    return close != NULL;
-}
-
 typedef enum CcWhen { NOW, EVER } CcWhen;
 
 /* Whether close() runs user code: an `except`, `finally` or `with` around the point of suspension, or around that of
@@ -33,7 +27,7 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
     const int pc = now.lasti >= 0 && now.lasti < code->n_units ? code->by_unit[now.lasti] : -1;
     if (pc < 0 || !cc_code_closes_quietly(code, pc, now.globals)) return true;
     if (now.inner == NULL) return false;
-    return PyGen_CheckExact(now.inner) ? close_runs_code(now.inner, when) : has_close(now.inner);
+    return PyGen_CheckExact(now.inner) ? close_runs_code(now.inner, when) : cc_generator_calls_close(now.inner);
 }
 
 bool cc_finalizers_has(PyObject *o) { return Py_TYPE(o)->tp_finalize != NULL; }
@@ -46,6 +40,20 @@ bool cc_finalizers_slot(const CcAct *act, int slot) {
     if (slot >= act->code->n_locals || cc_code_live(act->code, act->pc, slot)) return true;
     PyObject *o = cc_act_get(act, slot);
     return o != NULL && runs_code(o, EVER);
+}
+
+void cc_finalizers_delegates(CcRec *rec, const CcAct *act, PyObject *iterator) {
+    if (PyGen_CheckExact(iterator) || !cc_generator_calls_close(iterator)) return;
+    for (; act != NULL && act->generator; act = act->prev) {
+        PyObject *generator = cc_act_generator(act);
+        CcProv *p = cc_value_find(rec, generator);
+        if (p != NULL && p->origin == CC_O_FRESH && p->weak != NULL) {
+            Py_INCREF(generator);
+            Py_CLEAR(p->weak);
+            cc_vec_push(&rec->unweak, generator);
+        }
+        if (act->prev == NULL || act->prev->event == NULL || act->prev->event->kind != CC_EV_SEND) return;
+    }
 }
 
 /* Only the provenance map holds it, or it has been freed. */

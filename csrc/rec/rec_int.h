@@ -450,6 +450,9 @@ bool cc_finalizers_ends(CcRec *rec, PyObject *o);
 void cc_finalizers_told(CcRec *rec, PyObject *o);
 /* a slot held it, and a finaliser or callback observes when the slot drops it */
 bool cc_finalizers_observed(const CcRec *rec, const PyObject *o);
+/* act's generator takes values from the iterator by `yield from`: closes it when it ends, which calls the iterator's
+ * close(). From here on the recording holds the generator, and so sees when everyone else has dropped it. */
+void cc_finalizers_delegates(CcRec *rec, const CcAct *act, PyObject *iterator);
 void cc_finalizers_begin(CcRec *rec);   /* begins a trace after a break */
 void cc_finalizers_adopted(CcRec *rec); /* generators were adopted: code that their ends run is recorded */
 /* Before and after an event: a frame has meanwhile dropped an object, and this was observed. The trace must end

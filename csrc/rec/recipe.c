@@ -337,7 +337,7 @@ static bool is_part(PyObject *o) {
 
 /* Iterators of builtin types describe their state by __reduce__, without consuming items. */
 static int build_reduced(Builder *b, PyObject *o) {
-    PyObject *r = PyObject_CallMethod(o, "__reduce__", NULL);
+    PyObject *r = cc_iterator_reduce(o);
     if (r == NULL || !PyTuple_Check(r) || PyTuple_GET_SIZE(r) < 2) {
         cc_raised_clear();
         Py_XDECREF(r);

@@ -68,7 +68,7 @@ static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
 /* Adopts an iterator that only slots hold: guards its position. The trace may advance it freely, because a later
  * snapshot puts a new one into the slot. False: its items can't be guarded (it iterates over an array, a map ...). */
 static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
-    PyObject *reduced = PyObject_CallMethod(it, "__reduce__", NULL);
+    PyObject *reduced = cc_iterator_reduce(it);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
         cc_raised_clear();
         Py_XDECREF(reduced);
@@ -192,12 +192,15 @@ static bool nested(PyObject *v) {
     return PyFunction_Check(v) && ((PyCodeObject *)PyFunction_GET_CODE(v))->co_flags & CO_NESTED;
 }
 
+static bool may_adopt(const CcRec *rec, PyObject *v, CcGen *g) {
+    return cc_generator_read(v, g) && cc_site_may_adopt(rec, g->code->co) && !cc_generator_calls_close(v);
+}
+
 /* A generator that only the chain's slots hold. */
 static bool own_generator(const CcRec *rec, PyObject *v) {
     CcGen g;
     int read;
-    return cc_generator_read(v, &g) && Py_REFCNT(v) == slots_holding(rec, v, &read) &&
-           cc_site_may_adopt(rec, g.code->co);
+    return may_adopt(rec, v, &g) && Py_REFCNT(v) == slots_holding(rec, v, &read);
 }
 
 /* Several functions may share the code by which one is found: guards whose globals it reads. */
@@ -326,7 +329,7 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
     if (adopted_before(rec, v, CC_SRC_GENSLOT, parent, 0, slot)) return;
     const bool alone = v != NULL && Py_REFCNT(v) == n && cc_value_find(rec, v) == NULL;
     CcGen inner;
-    if (alone && cc_generator_read(v, &inner) && cc_site_may_adopt(rec, inner.code->co)) {
+    if (alone && may_adopt(rec, v, &inner)) {
         const int id = cc_guard_source(gs, CC_SRC_GENSLOT, parent, NULL, 0, slot, NULL);
         adopt_generator(rec, v, &inner, id, read);
         return;

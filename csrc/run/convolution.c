@@ -518,7 +518,8 @@ static bool take_blocked(CcPrimDesc *d, const CcConv *conv) {
         if (conv->post[i] >= 0) return false;
     const int extra = d->weights.ndim - d->src.ndim;
     const bool depthwise = extra && d->weights.size[1] == 1 && d->weights.size[2] == 1;
-    const int64_t lanes = cc_cpu_info()->vector_bytes / (int64_t)sizeof(float);
+    const int64_t lanes = cc_dnnl_vector_bytes() / (int64_t)sizeof(float);
+    if (lanes == 0) return false;
     CcTensorDesc *const image[] = {&d->src, &d->dst};
     for (int i = 0; i < CC_COUNT(image); i++) {
         const bool whole = (!extra || depthwise) && image[i]->size[1] % lanes == 0;

@@ -12,6 +12,8 @@ static const struct {
 
 int cc_prim_unary(const CcNode *n) {
     if (n->op == CC_OP_gelu && n->n_in < 2) return -1; /* not oneDNN's gelu */
+    /* Nor is ours torch's: CCOMPILE_CPU restricts our oneDNN alone, and gelu(inf) differs between AVX-512 and AVX2. */
+    if (n->op == CC_OP_gelu && cc_cpu_info()->narrowed && cc_cpu_info()->wide_torch) return -1;
     for (int i = 0; i < CC_COUNT(UNARY); i++)
         if (UNARY[i].op == n->op) return (int)UNARY[i].kind;
     return -1;
