@@ -117,6 +117,9 @@ uint64_t cc_guard_part_path(const CcGuards *gs, int parent, CcSource source, int
 const CcHint *cc_hint_find(const CcHints *hints, uint64_t path); /* NULL: none */
 /* Whether this number, or several items of the same sequence, differed. */
 bool cc_hint_differs(const CcHints *hints, const CcGuards *gs, int id, uint64_t salt);
+/* The same for a part that may not be a source yet: an item of a sequence, or (key != NULL) a dict's value. */
+bool cc_hint_part_differs(const CcHints *hints, const CcGuards *gs, int parent, PyObject *key, int index,
+                          uint64_t salt);
 /* Counts a call whose recording takes this number for a constant (a loop around a break has many recordings in a call).
  * True: it differed after several such calls, so the next recording should rather break where it is read. */
 bool cc_hint_taken(CcHints *hints, const CcGuards *gs, int id, uint64_t salt);

@@ -3,26 +3,31 @@
  * guards anew. */
 #include "guard_int.h"
 
+/* Strings by value, so that names that are not interned equal their interned twins; their hashes are constant within
+ * the process. */
+static uint64_t key_word(PyObject *key) {
+    return key == NULL ? 0 : PyUnicode_CheckExact(key) ? (uint64_t)PyObject_Hash(key) : (uintptr_t)key;
+}
+
 uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt) {
     uint64_t hash = salt;
     for (; id >= 0; id = gs->g.at[id].parent) {
         const CcGuard *g = &gs->g.at[id];
-        /* Strings by value, so that names that are not interned equal their interned twins; their hashes are constant
-         * within the process. */
-        const uint64_t key = g->key == NULL                 ? 0
-                             : PyUnicode_CheckExact(g->key) ? (uint64_t)PyObject_Hash(g->key)
-                                                            : (uintptr_t)g->key;
         const uint64_t index =
             cc_guard_keyed(g) >= 0 ? cc_guard_path(gs, g->index, salt) : (uint64_t)(uint32_t)g->index;
-        const uint64_t words[] = {g->source, key, (uint64_t)g->level, index};
+        const uint64_t words[] = {g->source, key_word(g->key), (uint64_t)g->level, index};
         hash = cc_map_hash(words, sizeof words, hash);
     }
     return hash;
 }
 
-uint64_t cc_guard_part_path(const CcGuards *gs, int parent, CcSource source, int index, uint64_t salt) {
-    const uint64_t words[] = {source, 0, 0, (uint32_t)index};
+static uint64_t part_path(const CcGuards *gs, int parent, CcSource source, PyObject *key, int index, uint64_t salt) {
+    const uint64_t words[] = {source, key_word(key), 0, (uint32_t)index};
     return cc_guard_path(gs, parent, cc_map_hash(words, sizeof words, salt));
+}
+
+uint64_t cc_guard_part_path(const CcGuards *gs, int parent, CcSource source, int index, uint64_t salt) {
+    return part_path(gs, parent, source, NULL, index, salt);
 }
 
 enum {
@@ -58,6 +63,17 @@ bool cc_hint_differs(const CcHints *hints, const CcGuards *gs, int id, uint64_t 
     if (own != NULL && own->number) return true;
     const uint64_t path = siblings_path(gs, id, salt);
     const CcHint *all = path != 0 ? cc_hint_find(hints, path) : NULL;
+    return all != NULL && all->items >= SIBLINGS;
+}
+
+bool cc_hint_part_differs(const CcHints *hints, const CcGuards *gs, int parent, PyObject *key, int index,
+                          uint64_t salt) {
+    if (hints->at.n == 0) return false;
+    const CcSource source = key != NULL ? CC_SRC_KEY : CC_SRC_ITEM;
+    const CcHint *own = cc_hint_find(hints, part_path(gs, parent, source, key, index, salt));
+    if (own != NULL && own->number) return true;
+    if (key != NULL) return false;
+    const CcHint *all = cc_hint_find(hints, cc_guard_part_path(gs, parent, CC_SRC_ITEM, ANY, salt));
     return all != NULL && all->items >= SIBLINGS;
 }
 

@@ -1,7 +1,8 @@
 /* Numbers and texts that leave a recording. A symbol is a separate object (sym.c), and so is a number that varies
  * (resume.c). Code that runs after the recording must not see them: `is` distinguishes them from the objects that they
  * were copied from, and from the int that CPython caches for each of -5 .. 256. So whenever a recording ends, the
- * originals replace them in everything it leaves behind: slots of its frames, objects it made, and objects it wrote to. */
+ * originals replace them in everything it leaves behind: slots of its frames, objects it made, and objects that it wrote
+ * to or put symbols into. */
 #include "rec_int.h"
 
 /* A new reference to CPython's cached int, or to what o is a copy of; NULL: it is not a copy. */
@@ -77,6 +78,7 @@ void cc_escape_restore(CcRec *rec) {
         PyObject *o = p.weak != NULL ? cc_weak_target(p.weak) : p.object;
         if (o != NULL && (p.origin == CC_O_FRESH || p.dirty)) restore_inside(rec, o);
     }
+    for (int i = 0; i < rec->filled.n; i++) restore_inside(rec, rec->filled.at[i]);
     for (int i = 0; i < rec->effect.n; i++)
         if (rec->effect.at[i].n > 0 && rec->effect.at[i].in[0] != NULL) restore_inside(rec, rec->effect.at[i].in[0]);
     PyErr_Restore(type, value, traceback);

@@ -34,6 +34,7 @@ static CcGo attr_symbols(const CcBuiltin *b) {
 }
 
 static CcGo unseen_symbols(const CcBuiltin *b) {
+    for (int i = 0; i < b->c->n; i++) cc_sym_fill(b->rec, b->c->in[i]);
     cc_sym_settle_iterated(b->rec, b->c->in, b->c->n);
     return CC_OK;
 }
@@ -44,6 +45,8 @@ static CcGo read_symbols(const CcBuiltin *b) {
         cc_attr_dunder(b->rec, b->c->in[0], "__len__");
         return cc_sym_call(b->rec, b->act, b->ev, &spec);
     }
+    const bool moves = !has(b, CC_TRAIT_ORDERS) && !has(b, CC_TRAIT_MAKES_SET) && !has(b, CC_TRAIT_ASKS_LEN);
+    for (int i = 0; moves && i < b->c->n; i++) cc_sym_fill(b->rec, b->c->in[i]);
     return b->c->kwnames != NULL && !has(b, CC_TRAIT_HOLDS) ? unseen_symbols(b) : CC_OK;
 }
 
@@ -258,6 +261,7 @@ static CcGo write_before(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_value_membership(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
     if (!has(b, CC_TRAIT_TAKES_ITEMS) || n < 2) return CC_OK;
+    cc_sym_fill(b->rec, in[1]);
     return cc_tens_is(in[1]) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
 }
 

@@ -17,6 +17,7 @@ CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->arg == CC_INSN_LIST_EXTEND || ev->arg == CC_INSN_SET_UPDATE || ev->arg == CC_INSN_DICT_UPDATE ||
         ev->arg == CC_INSN_DICT_MERGE) {
         const CcEvent one = {.kind = CC_EV_ITER, .in = &v, .n = 1};
+        if (ev->arg != CC_INSN_SET_UPDATE) cc_sym_fill(rec, v);
         return cc_op_iter(rec, act, &one);
     }
     return CC_OK;

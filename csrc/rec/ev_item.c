@@ -125,6 +125,7 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (PyType_Check(o) || cc_value_const(o) || cc_op_bare(o) || cc_op_python_method(o, "__getitem__")) return CC_OK;
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
+        if (PySlice_Check(key)) cc_sym_fill(rec, o);
         if (PySlice_Check(key) && !look_in_slice(rec, o, key) && !cc_inside_guard(rec, o, 1))
             return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
         return CC_OK;

@@ -415,6 +415,7 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_SUBSCR: return cc_item_before(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return cc_item_store_before(rec, act, ev);
     case CC_EV_BINOP:
+        for (int i = 0; ev->arg == CC_NB_ADD && i < ev->n; i++) cc_sym_fill(rec, ev->in[i]);
         if (in_place(ev)) {
             cc_value_will_write(rec, ev->in[0]);
             cc_builtin_will_take(rec, act, ev->in[0]);
@@ -425,8 +426,8 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_COMPARE: return cc_op_operator(rec, act, ev);
     case CC_EV_CONTAINS: return cc_item_contains_before(rec, act, ev);
     case CC_EV_TRUTH: return truth_before(rec, act, ev);
-    case CC_EV_ITER:
-    case CC_EV_TUPLE: return cc_op_iter(rec, act, ev);
+    case CC_EV_TUPLE: cc_sym_fill(rec, ev->in[0]); return cc_op_iter(rec, act, ev);
+    case CC_EV_ITER: return cc_op_iter(rec, act, ev);
     case CC_EV_SEND: cc_finalizers_delegates(rec, act, ev->in[0]); return next_before(rec, act, ev);
     case CC_EV_NEXT: return next_before(rec, act, ev);
     case CC_EV_UNPACK: return unpack_before(rec, act, ev);

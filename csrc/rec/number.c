@@ -4,7 +4,8 @@
 #include "rec_int.h"
 
 static bool settle_number(CcRec *rec, PyObject *o) {
-    cc_sym_pin(rec, o);
+    if (cc_sym_often_pinned(rec, o)) rec->differs = true; /* the event becomes a break */
+    else cc_sym_pin(rec, o);
     if (!cc_value_symbolic(rec, o)) return true;
     if (cc_value_find(rec, o)->origin == CC_O_VALUE) return false;
     cc_value_pin(rec, o);

@@ -36,7 +36,7 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->distinct);
     rec->copied.n = rec->grad_mark.n = rec->context.n = 0;
     cc_map_free(&rec->sized);
-    rec->pending.n = rec->copies.n = 0;
+    rec->pending.n = rec->copies.n = rec->filled.n = 0;
     rec->lazy = false;
     rec->before.n = 0;
     cc_trace_free(rec->trace);
@@ -67,6 +67,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
     cc_vec_free(&rec->copies);
+    cc_vec_free(&rec->filled);
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->grad_mark);
     cc_vec_free(&rec->context);
@@ -487,7 +488,7 @@ static bool site_of_unbuildable(const CcRec *rec) {
     return false;
 }
 
-CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
+static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
     if (rec->maybe_freed.n + rec->unweak.n > 0) cc_finalizers_check_freed(rec);
     CcRecFrame *f = cc_rec_frame(rec, act);
@@ -502,7 +503,6 @@ CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     f->call_nodes = rec->trace->graph->node.n;
     f->call_stores = rec->stores;
     f->gives = -1;
-    rec->differs = false;
     rec->opaque = NULL;
     if (rec->sites->at.n > 0) {
         const struct CcSite *site = cc_site_find(rec->sites, act);
@@ -544,7 +544,7 @@ static int first_given(const CcRec *rec, const CcRecFrame *f) {
     return n > 0 && f->gives >= 0 && cc_vec_last(&rec->pending).guard == f->gives ? n - 1 : n;
 }
 
-CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
+static CcGo after(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcRecFrame *f = cc_rec_frame(rec, act);
     cc_plain_after(rec, ev);
     if (f == NULL) return CC_OK;
@@ -573,6 +573,23 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, rec->opaque);
     if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go == CC_OK && rec->differs && rec->trace != NULL ? cc_rec_poison(rec, act, CC_R_DIFFERS, NULL) : go;
+}
+
+CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
+    const bool judged = rec->judged; /* by the event that runs this one's code */
+    rec->differs = rec->differs && judged;
+    rec->judged = true;
+    const CcGo go = before(rec, act, ev);
+    rec->judged = judged;
+    return go;
+}
+
+CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
+    const bool judged = rec->judged;
+    rec->judged = true;
+    const CcGo go = after(rec, act, ev);
+    rec->judged = judged;
+    return go;
 }
 
 int cc_rec_init(void) {

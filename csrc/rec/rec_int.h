@@ -182,7 +182,8 @@ struct CcRec {
     }) pending;
     /* floats and numpy scalars in slots that this recording has replaced by copies (resume.c) */
     CC_VEC(struct CcPending) copies;
-    bool lazy; /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
+    CC_VEC(PyObject *) filled; /* containers from outside, held by `keep`, with symbols for their numbers */
+    bool lazy;                 /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
 
     const char *rigid; /* why all symbols must become constants; NULL: they need not */
     /* the first node that ran arbitrary Python code: its call site and name; co NULL: none */
@@ -200,6 +201,7 @@ struct CcRec {
     bool died;    /* ... at an unknown place */
     bool raised;  /* the current event of after() raised */
     bool differs; /* this event reads what differs in most calls: it becomes a break */
+    bool judged;  /* in before() or after() of an event, which look at `differs` */
     CC_VEC(PyTypeObject *)
     unseen_classes;         /* with special methods in C, whose reads no frame shows; the guards hold them */
     const char *opaque;     /* this event lets C code call a special method in C of this class, or hash or compare an
@@ -558,6 +560,11 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard); /* the same for a number that a guard read in a slot */
 /* a tuple or torch.Size in a slot: if some of its numbers varied between calls, a copy with symbols replaces it */
 void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v);
+/* C code is about to take items from o: if it is a list, tuple or dict from outside whose numbers differ between calls,
+ * symbols replace these in it until the recording ends (escape.c). */
+void cc_sym_fill(CcRec *rec, PyObject *o);
+/* The same for one item of the list or tuple that this guard reads. True: it is a symbol now. */
+bool cc_sym_fill_item(CcRec *rec, PyObject *sequence, int guard, Py_ssize_t i);
 void cc_sym_arguments(CcRec *rec, CcAct *act); /* the same for the call's arguments, which are in the root's locals */
 void cc_sym_drop_pending(CcRec *rec);          /* numbers that no event delivered become constants */
 
@@ -571,6 +578,9 @@ bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in);
 /* Guards whether a probability is 0, and whether it is 1: dropout returns its operand at 0 and draws nothing at 1.
  * False: a node computes the number, so no guard can. */
 bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o);
+/* Whether o is a symbol, for a number from outside, that the recordings of several calls pinned: the event that asks should
+ * rather be a break. False outside of events. */
+bool cc_sym_often_pinned(CcRec *rec, PyObject *o);
 void cc_sym_pin(CcRec *rec, PyObject *o);               /* guards the symbol's current value */
 void cc_sym_settle(CcRec *rec, PyObject *o, int depth); /* pins each symbol in o */
 bool cc_sym_by_layout(const CcCallSpec *spec);          /* returns its operand if sizes and strides already fit */

@@ -88,8 +88,10 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
         if (is_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE)
             whole = adopt_inner(rec, arg, args, own, id) && whole;
-        else if (PyList_Check(arg) || PyTuple_Check(arg)) cc_inside_guard(rec, arg, 2);
-        else whole = whole && cc_value_const(arg);
+        else if (PyList_Check(arg) || PyTuple_Check(arg)) {
+            cc_sym_fill(rec, arg);
+            cc_inside_guard(rec, arg, 2);
+        } else whole = whole && cc_value_const(arg);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
         cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
@@ -133,7 +135,7 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) {
             PyObject *item = PyList_GET_ITEM(o, i);
             if (!may_vary(item)) {
-                cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
+                cc_sym_fill_item(rec, o, source, i);
                 continue;
             }
             PyList_SetItem(o, i, own_copy(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
@@ -440,6 +442,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
             if (PyGen_CheckExact(rec->own.at[i].object) == generators)
                 adopt_owned(rec, rec->own.at[i].object, rec->own.at[i].level, rec->own.at[i].slot);
     rec->own.n = 0;
+    cc_sym_drop_pending(rec);
     cc_finalizers_adopted(rec);
     cc_idle_begin(rec);
     const CcAct *last = acts[n - 1];

@@ -124,6 +124,15 @@ static const CcSymSource *number_of(const CcTrace *t, int guard) {
     return NULL;
 }
 
+bool cc_sym_often_pinned(CcRec *rec, PyObject *o) {
+    const CcTrace *t = rec->trace;
+    const int symbol = rec->judged && rec->hints != NULL ? cc_sym_of(rec, o) : -1;
+    for (int i = 0; symbol >= 0 && i < t->number.n; i++)
+        if (t->number.at[i].symbol == symbol && !t->number.at[i].written)
+            return cc_hint_taken(rec->hints, &t->guards, t->number.at[i].guard, rec->salt);
+    return false;
+}
+
 bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
     if (!cc_sym_number(number) || cc_sym_is(rec, number) || cc_same_nan(number))
         return false; /* a NaN's identity may matter */
@@ -175,8 +184,9 @@ void cc_sym_drop_pending(CcRec *rec) {
         const struct CcPending p = rec->pending.at[i];
         CcGuards *gs = &rec->trace->guards;
         if (number_of(rec->trace, p.guard) == NULL) {
-            cc_guard_check(gs, p.guard, CC_CHK_VALUE, p.object);
-            if (cc_hint_taken(rec->hints, gs, p.guard, rec->salt)) rec->differs = true;
+            const bool often = cc_hint_taken(rec->hints, gs, p.guard, rec->salt);
+            if (often && rec->judged) rec->differs = true; /* the event becomes a break */
+            else cc_guard_check(gs, p.guard, CC_CHK_VALUE, p.object);
             continue;
         }
         PyObject *o = from_source(rec, p.guard, p.object); /* a symbol, but C code has just read it */
@@ -252,6 +262,54 @@ void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
         PyTuple_SET_ITEM(items, i, from_source(rec, id, item));
     }
     cc_act_put(act, slot, cc_sym_items(rec, v, items));
+}
+
+static void filled(CcRec *rec, PyObject *container) {
+    if (rec->filled.n > 0 && cc_vec_last(&rec->filled) == container) return;
+    cc_vec_push(&rec->keep, Py_NewRef(container));
+    cc_vec_push(&rec->filled, container);
+}
+
+bool cc_sym_fill_item(CcRec *rec, PyObject *sequence, int guard, Py_ssize_t i) {
+    PyObject **item = &PySequence_Fast_ITEMS(sequence)[i];
+    const int pending = rec->pending.n;
+    if (cc_sym_is(rec, *item)) return true;
+    cc_value_read(rec, CC_SRC_ITEM, guard, NULL, 0, (int)i, *item);
+    if (rec->pending.n == pending) return false;
+    Py_SETREF(*item, take_pending(rec, pending));
+    filled(rec, sequence);
+    return true;
+}
+
+static bool part_differs(const CcRec *rec, PyObject *v, int source, PyObject *key, Py_ssize_t i) {
+    return cc_sym_number(v) && cc_hint_part_differs(rec->hints, &rec->trace->guards, source, key, (int)i, rec->salt);
+}
+
+static void fill_dict(CcRec *rec, PyObject *dict, int source) {
+    Py_ssize_t pos = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dict, &pos, &key, &value)) {
+        if (!cc_value_const(key) || cc_sym_is(rec, value) || !part_differs(rec, value, source, key, 0)) continue;
+        const int pending = rec->pending.n;
+        cc_value_read(rec, CC_SRC_KEY, source, key, 0, 0, value);
+        if (rec->pending.n == pending) continue;
+        PyObject *symbol = take_pending(rec, pending);
+        cc_obj_dict_set(dict, key, symbol); /* an existing key, so iteration may continue */
+        Py_DECREF(symbol);
+        filled(rec, dict);
+    }
+}
+
+void cc_sym_fill(CcRec *rec, PyObject *o) {
+    const CcHints *hints = rec->hints;
+    const bool sequence = PyList_CheckExact(o) || PyTuple_CheckExact(o);
+    if (hints == NULL || hints->none || hints->at.n == 0 || !(sequence || PyDict_CheckExact(o))) return;
+    const int source = cc_value_dirty(rec, o) == CC_DIRTY_NO ? cc_value_source(rec, o) : -1;
+    if (source < 0) return;
+    if (!sequence) fill_dict(rec, o, source);
+    for (Py_ssize_t i = 0; sequence && i < PySequence_Fast_GET_SIZE(o); i++)
+        if (part_differs(rec, PySequence_Fast_GET_ITEM(o, i), source, NULL, i))
+            (void)cc_sym_fill_item(rec, o, source, i);
 }
 
 /* The local that receives the call's argument; -1: it has no local of its own. */

@@ -611,7 +611,7 @@ void cc_value_pin(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     CcGuards *gs = &rec->trace->guards;
     if (p == NULL || p->origin != CC_O_SOURCE) return;
-    if (rec->hints != NULL && cc_hint_differs(rec->hints, gs, p->id, rec->salt) &&
+    if (rec->judged && rec->hints != NULL && cc_hint_differs(rec->hints, gs, p->id, rec->salt) &&
         cc_hint_taken(rec->hints, gs, p->id, rec->salt))
         rec->differs = true; /* the event becomes a break, whose resume point reads it */
     else cc_guard_check(gs, p->id, CC_CHK_VALUE, o);
