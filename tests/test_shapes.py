@@ -219,3 +219,29 @@ def test_dynamic_benchmark():
         ("batch 32, 64", None): 2, ("batch 32, 64", True): 1, ("4 lengths", None): 2, ("4 lengths", True): 1,
     }  # fmt: skip
     assert all(row["eager calls"] == 0 for row in rows.values())
+
+
+PADDED = {
+    "arange": lambda p: torch.arange(p.size(1)),
+    "zeros": lambda p: torch.zeros(p.shape[:2]) + 1,
+    "zeros_like": lambda p: torch.zeros_like(p) - 1,
+    "new_zeros": lambda p: p.new_zeros(p.size(1), 2) * 3,
+    "number": lambda p: p.size(1),
+    "product": lambda p: p.size(0) * p.size(1) + 1,
+    "mask": lambda p: (p.sum(-1), torch.arange(p.size(1))[None] < 3),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", PADDED)
+def test_a_size_that_only_torch_knows_is_checked_even_if_nothing_else_is_read(name, grad):
+    """pad_sequence: the longest of several. That it follows one of them is a guess, which holds in some calls."""
+
+    def fn(parts):
+        return PADDED[name](torch.nn.utils.rnn.pad_sequence(parts, batch_first=True))
+
+    lengths = [[2, 3, 4], [3, 4, 5], [4, 5, 2], [5, 2, 3], [7, 3, 4], [2, 8, 8]]
+    compiled = ccompile.compile(fn)
+    for i in range(36):
+        parts = [torch.rand(n, 3).requires_grad_(grad) for n in lengths[i % 4 if i < 20 else i % 6]]
+        torch.testing.assert_close(compiled(parts), fn(parts))

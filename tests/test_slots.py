@@ -67,6 +67,11 @@ KINDS = {
     "chain": (lambda: itertools.chain([1, 2], [3, 4, 5, 6]), lambda o, x: next(o), list),
     "count": (lambda: itertools.count(3), lambda o, x: next(o), lambda o: next(o)),
     "generator": (lambda: counting(7), lambda o, x: next(o), list),
+    "enumerate_of_generator": (lambda: enumerate(counting(7)), lambda o, x: next(o), list),
+    "zip_of_generators": (lambda: zip(counting(7), counting(6), strict=False), lambda o, x: next(o), list),
+    "zip_of_one_generator": (lambda: zip(*[counting(9)] * 2, strict=False), lambda o, x: next(o), list),
+    "chain_of_lists": (lambda: itertools.chain.from_iterable([[1], [], [2, 3], [4, 5, 6]]), lambda o, x: next(o), list),
+    "zip_of_chain": (lambda: zip(itertools.chain([1, 2], [3, 4, 5]), "abcdef"), lambda o, x: next(o), list),
     "expression": (lambda: (i * i for i in [1, 2, 3, 4, 5, 6]), lambda o, x: next(o), list),
     "nested": (lambda: [[1], {"k": [2]}], lambda o, x: (o[0].append(3), o[1]["k"].append(4)), repr),
 }

@@ -150,3 +150,51 @@ def test_forward_is_replaced():
     assert torch.equal(compiled(x), fn(x)) and torch.equal(compiled(x), fn(x))
     custom.forward = staticmethod(lambda ctx, a: a * 5)
     assert torch.equal(compiled(x), fn(x)) and compiled(x).grad_fn is not None
+
+
+def wanted_in_place(x):
+    x.requires_grad_()
+    return (x * 2).tanh().exp().mean()
+
+
+def wanted_by_name(x):
+    x.requires_grad = True
+    return (x * 2).tanh().exp() + x
+
+
+def derived(x):
+    x.requires_grad_()
+    u = (x * 2).tanh().exp()
+    return torch.autograd.grad(u, (x,), torch.ones_like(u), create_graph=True)[0] * x
+
+
+@pytest.mark.parametrize("fn", [wanted_in_place, wanted_by_name, derived])
+def test_an_argument_that_requires_grad_from_here_on(fn):
+    """Its sizes vary: plans for new sizes know what the function changes, not only what came in."""
+    compiled = ccompile.compile(fn)
+    for i in range(24):
+        x = torch.rand(6 + i % 4, 2, generator=torch.Generator().manual_seed(i))
+        mine, theirs = x.clone(), x.clone()
+        got, want = compiled(mine), fn(theirs)
+        assert got.requires_grad and mine.requires_grad
+        got.sum().backward()
+        want.sum().backward()
+        torch.testing.assert_close((got, mine.grad), (want, theirs.grad))
+
+
+def test_parameters_frozen_and_thawed_in_a_call():
+    layer = torch.nn.Linear(3, 3)
+
+    def fn(x, train):
+        layer.weight.requires_grad_(train)
+        layer.bias.requires_grad_(train)
+        return (layer(x) * 2).tanh().exp()
+
+    compiled = ccompile.compile(fn)
+    for i in range(40):
+        x, train = torch.rand(6 + i % 3, 3), i % 2 == 1
+        got, want = compiled(x, train), fn(x, train)
+        assert got.requires_grad == want.requires_grad == train, i
+        if train:
+            gradients = [torch.autograd.grad(y.sum(), layer.weight)[0] for y in (got, want)]
+            torch.testing.assert_close(*gradients)

@@ -180,8 +180,9 @@ static bool follow(const Derive *d, const CcNode *n, int64_t was, int64_t then, 
 }
 
 /* An op that only torch knows has no rule: assumes that its results' sizes follow its operands' as they did for an
- * earlier key. Each run checks this (check_results). */
-static bool guess(const Derive *d, const CcNode *n, CcType *out) {
+ * earlier key. Each run checks this (check_results), even where only the sizes are read. */
+static bool guess(const Derive *d, int node, CcType *out) {
+    const CcNode *n = &d->t->graph->node.at[node];
     if (!d->t->node.at[n->host].follows || d->s->example == NULL || n->n_out > CC_BOUND_MAX) return false;
     for (int k = 0; k < n->n_out; k++) {
         const CcType *was = &d->t->graph->val.at[n->out0 + k].type, *then = &d->s->example->val.at[n->out0 + k].type;
@@ -191,6 +192,7 @@ static bool guess(const Derive *d, const CcNode *n, CcType *out) {
             if (!follow(d, n, was->size[i], then->size[i], &out[k].size[i])) return false;
         cc_type_make_contiguous(&out[k]);
     }
+    d->graph->node.at[node].flags |= CC_N_CHECKED;
     return true;
 }
 
@@ -224,7 +226,7 @@ static bool derive_node(Derive *d, int node, CcSegmentHost *host) {
         if (ok && n->op != CC_OP_host && cc_infer_asks((CcOpId)n->op)) {
             ok = run_on_stand_ins(d, node, host);
         } else if (ok) {
-            ok = is_torchs(n) ? guess(d, n, out) : bind(d, node) && (puts_rows(d, node) || knows(d, node, out));
+            ok = is_torchs(n) ? guess(d, node, out) : bind(d, node) && (puts_rows(d, node) || knows(d, node, out));
             for (int k = 0; ok && k < n->n_out; k++) d->graph->val.at[n->out0 + k].type = out[k];
         }
     }
@@ -254,10 +256,9 @@ static void note_inputs(Derive *d) {
     for (int i = 0; i < d->t->number.n; i++) note_source(d, d->t->number.at[i].guard);
     for (int i = 0; i < d->t->input.n; i++) {
         const int v = d->t->input_value.at[i];
-        CcTensor now;
-        cc_tens_read(d->x->value[v], true, &now);
-        d->graph->val.at[v].type = now.type;
-        d->value[v] = d->source[d->t->input.at[i]] && !same_type(&now.type, &d->t->graph->val.at[v].type);
+        const CcType now = cc_shape_input(d->t, d->x, i);
+        d->graph->val.at[v].type = now;
+        d->value[v] = d->source[d->t->input.at[i]] && !same_type(&now, &d->t->graph->val.at[v].type);
     }
 }
 

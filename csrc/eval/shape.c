@@ -516,13 +516,17 @@ static bool explore(Explorer *e) {
     return run_late(e, g->node.n);
 }
 
+CcType cc_shape_input(const CcTrace *t, const CcCallState *x, int i) {
+    const int value = t->input_value.at[i];
+    CcTensor now;
+    cc_tens_read(x->value[value], true, &now);
+    now.type.requires_grad = t->graph->val.at[value].type.requires_grad;
+    return now.type;
+}
+
 static void take_inputs(Explorer *e) {
-    for (int i = 0; i < e->t->input.n; i++) {
-        const int value = e->t->input_value.at[i];
-        CcTensor t;
-        cc_tens_read(e->x->value[value], true, &t);
-        e->graph->val.at[value].type = t.type;
-    }
+    for (int i = 0; i < e->t->input.n; i++)
+        e->graph->val.at[e->t->input_value.at[i]].type = cc_shape_input(e->t, e->x, i);
 }
 
 /* Whether planning waits until the key recurs. A number may differ in every call (a time, a learning rate): the first

@@ -183,6 +183,7 @@ static bool node_words(Reader *r, CcNode *n) {
         if (word(r, "writes")) n->flags |= CC_N_WRITES;
         else if (word(r, "random")) n->flags |= CC_N_RANDOM;
         else if (word(r, "effect")) n->flags |= CC_N_EFFECT;
+        else if (word(r, "checked")) n->flags |= CC_N_CHECKED;
         else if (word(r, "repeatable")) n->repeatable = true;
         else if (word(r, "kept")) n->kept = true;
         else if (word(r, "uncounted")) n->uncounted = true;

@@ -101,6 +101,7 @@ static void print_node(const CcGraph *g, int node, CcSbuf *out) {
     if (n->flags & CC_N_WRITES) cc_sbuf_add(out, " writes");
     if (n->flags & CC_N_RANDOM) cc_sbuf_add(out, " random");
     if (n->flags & CC_N_EFFECT) cc_sbuf_add(out, " effect");
+    if (n->flags & CC_N_CHECKED) cc_sbuf_add(out, " checked");
     if (n->repeatable) cc_sbuf_add(out, " repeatable");
     if (n->kept) cc_sbuf_add(out, " kept");
     if (n->uncounted) cc_sbuf_add(out, " uncounted");

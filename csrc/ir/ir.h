@@ -227,9 +227,10 @@ enum { CC_OF_SIZES = 1 << 24 }; /* CcOperand.value */
 
 /* CcNode.flags */
 enum {
-    CC_N_WRITES = 1, /* writes memory of an input (in place, out=, running statistics) */
-    CC_N_RANDOM = 2, /* draws from a generator: never removed, merged or moved past another such node */
-    CC_N_EFFECT = 4, /* touches host state, or is unknown: never removed; no node moves across it */
+    CC_N_WRITES = 1,  /* writes memory of an input (in place, out=, running statistics) */
+    CC_N_RANDOM = 2,  /* draws from a generator: never removed, merged or moved past another such node */
+    CC_N_EFFECT = 4,  /* touches host state, or is unknown: never removed; no node moves across it */
+    CC_N_CHECKED = 8, /* its results' sizes were guessed, and a run checks them: never removed */
 };
 
 typedef struct CcNode {

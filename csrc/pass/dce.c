@@ -29,7 +29,7 @@ static bool may_raise(const CcGraph *g, const CcNode *n) {
 void cc_dce_mark(const CcGraph *g, bool *live) {
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
-        live[i] = n->flags & (CC_N_WRITES | CC_N_EFFECT) || cc_node_in_order(n) || may_raise(g, n);
+        live[i] = n->flags & (CC_N_WRITES | CC_N_EFFECT | CC_N_CHECKED) || cc_node_in_order(n) || may_raise(g, n);
         for (int k = 0; k < n->n_out; k++) live[i] = live[i] || g->val.at[n->out0 + k].is_output;
     }
     for (int i = g->node.n - 1; i >= 0; i--) {

@@ -24,6 +24,11 @@ static int idle_slots(const CcRec *rec, PyObject *o) {
 }
 
 static bool adopt(CcRec *rec, PyObject *o, int source, int holders);
+static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders);
+
+static bool may_adopt(const CcRec *rec, PyObject *v, CcGen *g) {
+    return cc_generator_read(v, g) && cc_site_may_adopt(rec, g->code->co) && !cc_generator_calls_close(v);
+}
 
 static bool is_iterator(PyObject *o) {
     const CcAdopt how = cc_recipe_adopts(o);
@@ -36,8 +41,14 @@ static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool own, int
     int holders = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) holders += PyTuple_GET_ITEM(args, i) == arg;
     if (!own) holders *= 2;
-    if (Py_REFCNT(arg) - 1 - idle_slots(rec, arg) != holders) return false; /* 1: the provenance map's */
-    return adopt(rec, arg, source, holders);
+    const CcProv *p = cc_value_find(rec, arg);
+    const bool known = p != NULL && p->weak == NULL; /* the provenance map holds it */
+    CcGen g;
+    if (Py_REFCNT(arg) - known - idle_slots(rec, arg) != holders) return false;
+    if (!PyGen_CheckExact(arg)) return adopt(rec, arg, source, holders);
+    if (!may_adopt(rec, arg, &g)) return false;
+    adopt_generator(rec, arg, &g, source, holders);
+    return true;
 }
 
 /* Guards the iterator's dict or set, its position, the keys, and the values still to come. */
@@ -86,7 +97,7 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
         PyObject *arg = PyTuple_GET_ITEM(args, i);
         if (adopted_before(rec, arg, CC_SRC_ITEM, list, 0, (int)i)) continue;
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
-        if (is_iterator(arg) && gs->g.at[id].check == CC_CHK_TYPE)
+        if ((is_iterator(arg) || PyGen_CheckExact(arg)) && gs->g.at[id].check == CC_CHK_TYPE)
             whole = adopt_inner(rec, arg, args, own, id) && whole;
         else if (PyList_Check(arg) || PyTuple_Check(arg)) {
             cc_sym_fill(rec, arg);
@@ -143,8 +154,9 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
     } else {
         Py_ssize_t pos = 0;
         PyObject *key, *value;
+        cc_sym_fill(rec, o);
         while (PyDict_Next(o, &pos, &key, &value)) {
-            if (!may_vary(value) || !cc_value_const(key)) continue;
+            if (cc_sym_is(rec, value) || !may_vary(value) || !cc_value_const(key)) continue;
             PyObject *own = own_copy(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
             /* an existing key, so iteration may continue */
             cc_obj_dict_set(o, key, own);
@@ -192,10 +204,6 @@ static int slots_holding(const CcRec *rec, PyObject *o, int *read) {
 /* A nested function: each call may make a new one. */
 static bool nested(PyObject *v) {
     return PyFunction_Check(v) && ((PyCodeObject *)PyFunction_GET_CODE(v))->co_flags & CO_NESTED;
-}
-
-static bool may_adopt(const CcRec *rec, PyObject *v, CcGen *g) {
-    return cc_generator_read(v, g) && cc_site_may_adopt(rec, g->code->co) && !cc_generator_calls_close(v);
 }
 
 /* A generator that only the chain's slots hold. */
@@ -289,8 +297,6 @@ bool cc_resume_cell(CcRec *rec, int cell, PyObject *v) {
     match_by_code(rec, v, cc_guard_source(&rec->trace->guards, CC_SRC_CELL, cell, NULL, 0, 0, NULL));
     return true;
 }
-
-static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders);
 
 static bool kept_slot(const CcGen *g, int slot) {
     return slot >= g->code->n_locals || cc_code_live(g->code, g->pc, slot);
