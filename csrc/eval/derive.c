@@ -299,7 +299,8 @@ static bool *find_read(const CcGraph *g) {
     return read;
 }
 
-/* Values of symbols that are not visible in nodes' operands are compared through the types that depend on them. */
+/* Values of symbols that are not visible in nodes' operands are compared through the types that depend on them. a: derived;
+ * its guesses (CC_N_CHECKED) are compared whether or not they are read. */
 bool cc_derive_same(const CcGraph *a, const CcGraph *b, bool grad, int *node) {
     bool *read = find_read(b), same = true;
     for (int i = 0; same && i < a->node.n; i++) {
@@ -310,7 +311,7 @@ bool cc_derive_same(const CcGraph *a, const CcGraph *b, bool grad, int *node) {
             same = o->kind == p->kind && o->value == p->value && o->i == p->i && memcmp(&o->f, &p->f, sizeof o->f) == 0;
         }
         for (int v = n->out0; same && v < n->out0 + n->n_out; v++)
-            same = !read[v] || same_value(&a->val.at[v].type, &b->val.at[v].type, grad);
+            same = (!read[v] && !(n->flags & CC_N_CHECKED)) || same_value(&a->val.at[v].type, &b->val.at[v].type, grad);
         *node = i;
     }
     free(read);
