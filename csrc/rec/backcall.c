@@ -287,6 +287,7 @@ static PyObject *step(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (rec->trace != NULL) {
         CcRecFrame *f = cc_rec_frame(rec, act);
         f->call_nodes = rec->trace->graph->node.n;
+        f->call_guards = rec->trace->guards.g.n;
         f->gives = -1;
         go = cc_op_before(rec, act, ev);
     }

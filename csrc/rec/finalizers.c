@@ -451,6 +451,7 @@ static bool reachable_as_before(CcRec *rec, PyObject *o) {
         case CC_SRC_SLOT: return !guard_dropped(rec, g->level, g->index);
         case CC_SRC_KEY:
         case CC_SRC_OWN:
+        case CC_SRC_CELL:
             if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) != NULL) return false;
             break;
         case CC_SRC_ITEM:

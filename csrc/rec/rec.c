@@ -501,6 +501,7 @@ static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return cc_rec_give_up(rec);
     }
     f->call_nodes = rec->trace->graph->node.n;
+    f->call_guards = rec->trace->guards.g.n;
     f->call_stores = rec->stores;
     f->gives = -1;
     rec->opaque = NULL;
@@ -571,6 +572,9 @@ static CcGo after(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (go == CC_OK && rec->unseen) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, "an object that C code stored");
     if (go == CC_OK && rec->opaque != NULL && rec->trace != NULL)
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, rec->opaque);
+    f = cc_rec_frame(rec, act);
+    if (go == CC_OK && f != NULL && f->gives >= 0 && rec->trace != NULL)
+        cc_sym_after_size(rec, ev, f->gives, f->gives >= f->call_guards);
     if (go == CC_OK) cc_sym_after(rec, ev, first);
     return go == CC_OK && rec->differs && rec->trace != NULL ? cc_rec_poison(rec, act, CC_R_DIFFERS, NULL) : go;
 }

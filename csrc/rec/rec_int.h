@@ -43,7 +43,7 @@ typedef struct CcRecFrame {
     bool touched;
     bool ends_object;            /* a finaliser, or a callback of a weak reference */
     int first_fresh;             /* provenance entries when it entered: later ones are swept when it leaves */
-    int call_nodes, call_stores; /* graph nodes and CcRec.stores before the current event */
+    int call_nodes, call_guards, call_stores; /* graph nodes, guards and CcRec.stores before the current event */
     Py_ssize_t call_size;        /* ... and the size of the list that the event extends */
     const PyTypeObject *hashed;  /* C code hashes or compares an object of this class */
     int first_stores;
@@ -560,6 +560,8 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard); /* the same for a number that a guard read in a slot */
 /* a tuple or torch.Size in a slot: if some of its numbers varied between calls, a copy with symbols replaces it */
 void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v);
+/* The same for a torch.Size that is an event's result. is_new: the event has made the guard that reads it. */
+void cc_sym_after_size(CcRec *rec, CcEvent *ev, int guard, bool is_new);
 /* C code is about to take items from o: if it is a list, tuple or dict from outside whose numbers differ between calls,
  * symbols replace these in it until the recording ends (escape.c). */
 void cc_sym_fill(CcRec *rec, PyObject *o);

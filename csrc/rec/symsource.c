@@ -241,10 +241,12 @@ PyObject *cc_sym_items(CcRec *rec, PyObject *like, PyObject *items) {
     return given;
 }
 
-void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
+/* The tuple or torch.Size that this guard reads, with symbols for items that differ; NULL: none does. Its items are
+ * guarded one by one from now on. New reference. */
+static PyObject *with_symbols(CcRec *rec, int guard, PyObject *v) {
     CcGuards *gs = &rec->trace->guards;
     const unsigned differ = PyTuple_Check(v) ? items_that_differ(rec, guard, v) : 0;
-    if (differ == 0) return;
+    if (differ == 0) return NULL;
     const Py_ssize_t n = PyTuple_GET_SIZE(v);
     PyObject *items;
     CC_RETRY_ALLOC(items, PyTuple_New(n));
@@ -261,7 +263,21 @@ void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
         PyTuple_SET_ITEM(items, i, from_source(rec, id, item));
     }
-    cc_act_put(act, slot, cc_sym_items(rec, v, items));
+    return cc_sym_items(rec, v, items);
+}
+
+void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
+    PyObject *own = with_symbols(rec, guard, v);
+    if (own != NULL) cc_act_put(act, slot, own);
+}
+
+void cc_sym_after_size(CcRec *rec, CcEvent *ev, int guard, bool is_new) {
+    const CcGuards *gs = &rec->trace->guards;
+    if (ev->result == NULL || Py_TYPE(ev->result) != cc_tens_size_type()) return;
+    if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(guard + 1)) != NULL) return;
+    if (!is_new && gs->g.at[guard].check != CC_CHK_TYPE) return; /* something depends on all of its items */
+    PyObject *own = with_symbols(rec, guard, ev->result);
+    if (own != NULL) Py_SETREF(ev->result, own);
 }
 
 static void filled(CcRec *rec, PyObject *container) {
