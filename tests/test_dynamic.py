@@ -577,3 +577,128 @@ def test_clones_of_saved_tensors_at_later_sizes():
                 fn(x).sum().backward()
             grads.append(x.grad)
         alike(*grads)
+
+
+# ---- programs whose sizes and numbers differ in each call: after some calls nothing is recorded any more -----------------------
+SETTLING = {}
+
+
+def settling(make):
+    SETTLING[make.__name__] = make
+    return make
+
+
+def generator(i):
+    return torch.Generator().manual_seed(i)
+
+
+@settling
+def mixture_of_experts():
+    gate, experts = torch.nn.Linear(4, 3), [torch.nn.Linear(4, 4) for _ in range(3)]
+
+    def fn(x):
+        weight, chosen = gate(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for j, expert in enumerate(experts):
+            row, column = torch.where(chosen == j)
+            if row.numel() == 0:
+                continue
+            out.index_add_(0, row, expert(x[row]) * weight[row, column, None])
+        return out
+
+    return fn, lambda i: (torch.randn(50 + i % 7, 4, generator=generator(i)),)
+
+
+@settling
+def carried_state():
+    gru, state = torch.nn.GRU(4, 4), [None]
+
+    def fn(x):
+        if state[0] is not None:
+            state[0] = state[0].detach()
+        out, state[0] = gru(x, state[0])
+        return out
+
+    return fn, lambda i: (torch.randn(2, 3, 4, generator=generator(i)),)
+
+
+@settling
+def log_density():
+    def fn(mean, scale):
+        return torch.distributions.Normal(mean, scale).log_prob(mean + 1)
+
+    return fn, lambda i: (torch.randn(5 + i, generator=generator(i)), torch.rand(5 + i, generator=generator(i)) + 0.1)
+
+
+@settling
+def a_count_in_a_dict_before_a_break():
+    weight, logs = torch.ones(3, requires_grad=True), {}
+
+    def fn(x, i):
+        here = {"step": i}
+        logs["step"] = i
+        weight.grad = None
+        (weight * x).sum().backward()
+        return here["step"] + 1, dict(logs), weight.grad
+
+    return fn, lambda i: (torch.ones(3) * i, i)
+
+
+@settling
+def split_by_a_list_of_a_tensor():
+    def fn(x, sizes):
+        return torch.stack([part.logsumexp(0) for part in x.split(sizes.tolist())])
+
+    def args(i):
+        sizes = torch.randint(1, 30, (3,), generator=generator(i))
+        return torch.randn(int(sizes.sum()), 2, generator=generator(i)), sizes
+
+    return fn, args
+
+
+@settling
+def replayed_transitions():
+    buffer, draw = collections.deque(maxlen=12), random.Random(0)
+
+    def fn(x):
+        buffer.append((x, float(x.sum()), len(buffer)))
+        states, rewards, _ = zip(*draw.sample(buffer, min(4, len(buffer))), strict=True)
+        return torch.stack(states).mean() + torch.tensor(rewards).sum()
+
+    return fn, lambda i: (torch.randn(4, generator=generator(i)),)
+
+
+@settling
+def a_bar_around_a_loop():
+    class Bar:
+        def __init__(self, items):
+            self.items, self.n = items, 0
+
+        def __iter__(self):
+            for item in self.items:
+                yield item
+                self.n += 1
+
+    def fn(parts):
+        total, bar = 0, Bar(parts)
+        for j, x in enumerate(bar):
+            total += x.sum().item()
+            bar.text = f"{total / (j + 1):.3f}"
+        return float(bar.text), bar.n
+
+    return fn, lambda i: ([torch.randn(3, generator=generator(3 * i + k)) for k in range(3)],)
+
+
+@pytest.mark.skipif(EAGER, reason="needs ccompile")
+@pytest.mark.parametrize("name", SETTLING)
+def test_recordings_end(name):
+    torch.manual_seed(0)
+    eager, arguments = SETTLING[name]()
+    torch.manual_seed(0)
+    fn, _ = SETTLING[name]()
+    compiled, recorded = ccompile.compile(fn), []
+    for i in range(40):
+        before = ccompile.counters()["recording"]
+        torch.testing.assert_close(compiled(*arguments(i)), eager(*arguments(i)), rtol=1e-5, atol=1e-5)
+        recorded.append(ccompile.counters()["recording"] - before)
+    assert sum(recorded[25:]) == 0, recorded
