@@ -439,35 +439,10 @@ static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result
     return cc_op_info(spec->bound->op)->kind == CC_K_RNN && cc_mode_autocast_cpu() ? CC_OP_host : spec->bound->op;
 }
 
-/* Returns as many tensors whatever the sizes of its operands are. */
-static bool gives_as_many(const CcCallSpec *spec) {
-    static const char *const names[] = {"where",
-                                        "nonzero",
-                                        "topk",
-                                        "sort",
-                                        "max",
-                                        "min",
-                                        "median",
-                                        "mode",
-                                        "unique",
-                                        "cummax",
-                                        "cummin",
-                                        "var_mean",
-                                        "std_mean",
-                                        "kthvalue",
-                                        "meshgrid",
-                                        "unique_consecutive",
-                                        "broadcast_tensors"};
-    const char *dot = spec->name != NULL ? strrchr(spec->name, '.') : NULL;
-    for (int i = 0; dot != NULL && i < CC_COUNT(names); i++)
-        if (strcmp(dot + 1, names[i]) == 0) return true;
-    return false;
-}
-
 /* With other sizes, the results may have another length or rank, or the call may raise: notes whether the run for a new
  * key must be able to roll back. */
 static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *action, int out) {
-    const bool kind = (action->sequence && !gives_as_many(spec)) || action->undo == CC_UNDO_LOCAL ||
+    const bool kind = (action->sequence && !cc_sym_gives_as_many(spec)) || action->undo == CC_UNDO_LOCAL ||
                       cc_sym_by_layout(spec) || (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
     if (rec->trace->impure && (kind || catches(rec))) rec->trace->retry = true;
     /* dropout of probability 0 */

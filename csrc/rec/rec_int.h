@@ -41,11 +41,11 @@ typedef struct CcRecFrame {
     bool transparent;
     bool kept; /* at this level since the trace began */
     bool touched;
-    bool ends_object;            /* a finaliser, or a callback of a weak reference */
-    int first_fresh;             /* provenance entries when it entered: later ones are swept when it leaves */
+    bool ends_object; /* a finaliser, or a callback of a weak reference */
+    int first_fresh;  /* provenance entries when it entered: later ones are swept when it leaves */
     int call_nodes, call_guards, call_stores; /* graph nodes, guards and CcRec.stores before the current event */
-    Py_ssize_t call_size;        /* ... and the size of the list that the event extends */
-    const PyTypeObject *hashed;  /* C code hashes or compares an object of this class */
+    Py_ssize_t call_size;                     /* ... and the size of the list that the event extends */
+    const PyTypeObject *hashed;               /* C code hashes or compares an object of this class */
     int first_stores;
     int gives; /* guard, added before the event, that reads the event's result; -1: none */
 } CcRecFrame;
@@ -585,6 +585,7 @@ bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o);
 bool cc_sym_often_pinned(CcRec *rec, PyObject *o);
 void cc_sym_pin(CcRec *rec, PyObject *o);               /* guards the symbol's current value */
 void cc_sym_settle(CcRec *rec, PyObject *o, int depth); /* pins each symbol in o */
+bool cc_sym_gives_as_many(const CcCallSpec *spec);      /* as many tensors whatever the sizes of its operands are */
 bool cc_sym_by_layout(const CcCallSpec *spec);          /* returns its operand if sizes and strides already fit */
 /* guards that a call returned one of its operands */
 void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);

@@ -105,6 +105,30 @@ static void make_rigid(CcRec *rec, const char *why) {
     }
 }
 
+bool cc_sym_gives_as_many(const CcCallSpec *spec) {
+    static const char *const names[] = {"where",
+                                        "nonzero",
+                                        "topk",
+                                        "sort",
+                                        "max",
+                                        "min",
+                                        "median",
+                                        "mode",
+                                        "unique",
+                                        "cummax",
+                                        "cummin",
+                                        "var_mean",
+                                        "std_mean",
+                                        "kthvalue",
+                                        "meshgrid",
+                                        "unique_consecutive",
+                                        "broadcast_tensors"};
+    const char *dot = spec->name != NULL ? strrchr(spec->name, '.') : NULL;
+    for (int i = 0; dot != NULL && i < CC_COUNT(names); i++)
+        if (strcmp(dot + 1, names[i]) == 0) return true;
+    return false;
+}
+
 /* Whether a node's write can be undone: autograd does not see it (cc_undo_of). Of a norm's operands, only running
  * statistics are written, which require no gradient. */
 static bool undoable_write(const CcTrace *t, const CcNode *n) {
