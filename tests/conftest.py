@@ -98,6 +98,16 @@ if os.environ.get("CCOMPILE_TEST_DEVICE") == "cuda":
 # "avx512", "avx2" or "base": what our own kernels may use, which CCOMPILE_CPU restricts. Torch's kernels are not restricted.
 _WIDEST = {"AVX512": "avx512", "AVX2": "avx2"}.get(torch.backends.cpu.get_cpu_capability(), "base")
 CPU = _WIDEST if _WIDEST == "base" else os.environ.get("CCOMPILE_CPU") or _WIDEST
+NARROWED = CPU != _WIDEST
+_MOST = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "ALL"
+ONEDNN_NARROWED = not _MOST.upper().startswith(("AVX512", "AVX10", "ALL", "DEFAULT"))  # torch's and ours
+ONEDNN_WIDE = CPU == "avx512" and not ONEDNN_NARROWED  # ours runs its AVX-512 code
+
+
+def by_torch(dtype):
+    """The narrowest CPUs can't convert f16 to f32: kernels leave it to torch."""
+    return CPU == "base" and str(dtype).split(".")[-1] == "float16"
+
 
 logging.getLogger("torch.__trace").propagate = False  # dynamo's, or each failing test shows hundreds of its lines
 

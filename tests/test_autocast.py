@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ccompile.api import compiled_of
+from conftest import by_torch
 from torch import nn
 
 BF16, F16 = torch.bfloat16, torch.float16
@@ -98,7 +99,7 @@ def test_model(name, where, mode, dtype):
     else:
         with torch.autocast("cpu", dtype=dtype):
             steps = kinds(model, x, mode=mode)
-    assert "host" not in steps
+    assert "host" not in steps or by_torch(dtype)
 
 
 OPS = {

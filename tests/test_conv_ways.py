@@ -6,11 +6,10 @@ import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import CPU, EAGER
+from conftest import EAGER, ONEDNN_WIDE
 from torch import nn
 
 pytestmark = pytest.mark.skipif(EAGER, reason="plans")
-WIDE = CPU == "avx512"
 WAYS = ["direct", "depthwise", "winograd_2", "winograd_4", "onednn", "one_output", "onednn_blocked", "onednn_preferred"]
 KINDS = {
     "1x1": lambda: nn.Conv2d(32, 48, 1),
@@ -220,7 +219,7 @@ def test_weights_of_half_precision_in_either_layout(way, dtype, mode, monkeypatc
                 torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-2)
         ran |= set(ways_of(compiled))
     assert ran <= {way, "onednn"}  # a CPU without code for the dtype has no choice
-    assert ran == {way} or dtype == torch.float16 or not WIDE
+    assert ran == {way} or dtype == torch.float16 or not ONEDNN_WIDE
 
 
 def choices(text):

@@ -4,7 +4,7 @@ import ccompile
 import pytest
 import torch
 from ccompile.api import compiled_of
-from conftest import counters
+from conftest import by_torch, counters
 from torch import nn
 from torch.nn import functional as F
 
@@ -50,8 +50,8 @@ def test_values(name, groups, dtype):
     x, w, b = torch.randn(SIZES[name]).to(dtype), torch.randn(channels).to(dtype), torch.randn(channels).to(dtype)
     for weight, bias in ((w, b), (w, None), (None, None)):
         lines = steps(lambda x, w=weight, b=bias: F.group_norm(x, groups, w, b, 1e-3) * 2, last(x), **LOOSE[dtype])
-        assert not any("host" in line for line in lines)
-        assert any("norm_by" in line for line in lines) == (name != "small")
+        assert not any("host" in line for line in lines) or by_torch(dtype)
+        assert any("norm_by" in line for line in lines) == (name != "small" and not by_torch(dtype))
 
 
 def test_lines_and_volumes():

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ccompile.api import compiled_of
-from conftest import CPU
+from conftest import by_torch
 from torch import nn
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -36,11 +36,6 @@ def near(got, want, exact, dtype):
     allowed = (want.double() - exact).abs().nan_to_num(0, 0, 0).max() + 2 * EPS[dtype] * scale
     wrong = (got.double() - exact).abs() > allowed
     assert not wrong[exact.isfinite()].any()
-
-
-def by_torch(dtype):
-    """The narrowest CPUs can't convert f16 to f32: kernels leave it to torch."""
-    return CPU == "base" and dtype == torch.float16
 
 
 def kinds(fn, *args, dtype):

@@ -2,13 +2,13 @@
 through fused kernels, and through attention: the compiled function gives inf or NaN exactly where eager does."""
 
 import math
-import os
 
 import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
 from ccompile.api import compiled_of
+from conftest import ONEDNN_NARROWED
 from torch import nn
 
 INF, NAN = math.inf, math.nan
@@ -84,9 +84,7 @@ def test_alone(act):
         both(fn, case)
 
 
-@pytest.mark.skipif(
-    not {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"}.isdisjoint(os.environ), reason="eager's gelu is not this CPU's"
-)
+@pytest.mark.skipif(ONEDNN_NARROWED, reason="eager's gelu is not this CPU's")
 def test_gelu_of_inf_is_what_eager_takes_it_for():
     """oneDNN's, of what is contiguous, is NaN on CPUs with AVX-512; ATen's own is inf: both are met above only if eager still differs."""
     x = torch.full((4, 6), INF)

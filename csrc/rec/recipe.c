@@ -366,11 +366,11 @@ static int build_reduced(Builder *b, PyObject *o) {
 
 /* If the list has become shorter, __setstate__ would move the iterator to the list's end. */
 static int build_reversed_list(Builder *b, PyObject *o) {
-    PyObject *hint = PyObject_CallMethod(o, "__length_hint__", NULL), *r = PyObject_CallMethod(o, "__reduce__", NULL);
-    const bool state = hint != NULL && r != NULL && PyTuple_GET_SIZE(r) > 2;
-    const bool beyond = state && PyLong_AsSsize_t(hint) == 0;
+    PyObject *r = cc_iterator_reduce(o);
+    const bool state = r != NULL && PyTuple_GET_SIZE(r) > 2;
+    PyObject *list = state ? PyTuple_GET_ITEM(PyTuple_GET_ITEM(r, 1), 0) : NULL;
+    const bool beyond = state && PyLong_AsSsize_t(PyTuple_GET_ITEM(r, 2)) >= PyList_GET_SIZE(list);
     cc_raised_clear();
-    Py_XDECREF(hint);
     Py_XDECREF(r);
     return beyond ? fail(b, o) : build_reduced(b, o);
 }
