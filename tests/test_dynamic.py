@@ -689,6 +689,22 @@ def a_bar_around_a_loop():
     return fn, lambda i: ([torch.randn(3, generator=generator(3 * i + k)) for k in range(3)],)
 
 
+@settling
+def backwards_through_a_list():
+    def fn(scores, moves):
+        state, back = scores[0], []
+        for t in range(1, scores.size(0)):
+            best, index = (state[:, None] + moves).max(0)
+            state = best + scores[t]
+            back.append(index)
+        path = [int(state.argmax())]
+        for index in reversed(back):
+            path.append(index[path[-1]].item())
+        return path[::-1], state.max()
+
+    return fn, lambda i: (torch.rand(5, 3, generator=generator(i)), torch.rand(3, 3, generator=generator(i)))
+
+
 @pytest.mark.skipif(EAGER, reason="needs ccompile")
 @pytest.mark.parametrize("name", SETTLING)
 def test_recordings_end(name):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import CPU
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
 import core_library  # noqa: E402
@@ -220,7 +221,8 @@ def test_as_exact_as_eager(lib, shape, d):
         (got,) = g.compile().run()
         assert not g.called
         exact = OPS[name](x.double(), d, False)
-        assert error(got, exact) <= 2 * error(g.eager[y.v], exact) + 3e-7, (name, shift)
+        luck = 3e-7 if CPU != "base" else 6e-7  # narrow vectors have fewer partial sums
+        assert error(got, exact) <= 2 * error(g.eager[y.v], exact) + luck, (name, shift)
 
 
 @pytest.mark.parametrize("width", [40, 768, 5000])
