@@ -1024,6 +1024,159 @@ def test_coroutines_that_nobody_awaits_are_warned_of(fn):
             compiled(torch.ones(2))
 
 
+class Raises:
+    def __del__(self):
+        raise ValueError("in a finaliser")
+
+
+def raises_in_callback(_):
+    raise ValueError("in a callback")
+
+
+def raises_when_closed():
+    try:
+        yield 1
+    finally:
+        raise ValueError("in a generator")
+
+
+def finalised_at_del(x):
+    a, y = Raises(), x + 1
+    del a
+    return y * 2
+
+
+def finalised_at_store(x):
+    a, y = Raises(), x + 1
+    a = y * 2
+    return a
+
+
+def finalised_at_return(x):
+    a = Raises()
+    return x + 1 if a else x
+
+
+def finalised_in_a_callee(x):
+    return finalised_at_return(x * 2) + 1
+
+
+def finalised_in_a_list(x):
+    a = [Raises(), Raises()]
+    a.clear()
+    return x + len(a)
+
+
+def callback_raises(x):
+    a = Plain()
+    r = weakref.ref(a, raises_in_callback)
+    del a
+    return x + (r() is None)
+
+
+def generator_raises(x):
+    g = raises_when_closed()
+    y = x + next(g)
+    del g
+    return y * 2
+
+
+def generator_is_closed(x):
+    g = (i for i in range(3))
+    y = x + next(g)
+    del g
+    return y * 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        finalised_at_del,
+        finalised_at_store,
+        finalised_at_return,
+        finalised_in_a_callee,
+        finalised_in_a_list,
+        callback_raises,
+        generator_raises,
+        generator_is_closed,
+    ],
+)
+def test_what_an_end_raises_is_reported(fn, monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda u: reported.append(str(u.exc_value)))
+    x = torch.arange(3.0)
+    expected, once = fn(x), list(reported)
+    compiled = ccompile.compile(fn)
+    for _ in range(6):
+        reported.clear()
+        assert compiled(x).equal(expected)
+        assert reported == once
+
+
+def addresses_in_a_row(x):
+    first = torch.ones_like(x)
+    brk()
+    a = id(first)
+    second = torch.ones_like(x)
+    return a == id(second), second
+
+
+def addresses_of_data(x):
+    first = x + 1
+    brk()
+    a = first.data_ptr()
+    second = x + 2
+    return a == second.data_ptr(), second
+
+
+def addresses_of_objects(x):
+    first = Plain()
+    brk()
+    a = id(first)
+    second = Plain()
+    return a == id(second), x + 1
+
+
+@pytest.mark.parametrize("fn", [addresses_in_a_row, addresses_of_data, addresses_of_objects])
+def test_an_address_belongs_to_one_object_at_a_time(fn):
+    """A variable that nothing reads any more still keeps its object alive."""
+    compiled = ccompile.compile(fn)
+    for _ in range(12):
+        assert compiled(torch.ones(3))[0] is False
+
+
+def test_a_lookup_that_changes_the_bases():
+    """CPython's test_type_lookup_mro_reference: the key's __eq__ runs inside the lookup, and ends the recording."""
+
+    class Key:
+        def __hash__(self):
+            return hash("found")
+
+        def __eq__(self, other):
+            made[-1].__bases__ = (Second,)
+            return False
+
+    class First:
+        found = other = "first"
+
+    class Second:
+        found = other = "second"
+
+    made = []
+
+    def f(x):
+        made.append(type("Made", (First,), {Key(): 5}))
+        return made[-1].found, made[-1].other, x + 1
+
+    compiled = ccompile.compile(f)
+    first = compiled(torch.ones(2))[:2]
+    # The recording call looks names up before CPython does (docs/limits.md, keys that aren't strings). Up to 3.12, this
+    # lookup's result is the one that counts.
+    assert first == ("first", "second") or (sys.version_info >= (3, 13) and first == ("second", "second"))
+    for _ in range(4):
+        assert compiled(torch.ones(2))[:2] == ("first", "second")
+
+
 class Closes:
     """An iterator that is told when a generator that delegates to it ends."""
 
@@ -1037,7 +1190,7 @@ class Closes:
         LOG.append("closed")
 
 
-class Raises(Closes):
+class Refuses(Closes):
     def __getattribute__(self, name):
         LOG.append(name)
         raise ZeroDivisionError(name)
@@ -1048,7 +1201,7 @@ class Hides(Closes):
         self.close = lambda: LOG.append("closed by itself")
 
 
-DELEGATES = {"class": Closes, "instance": Hides, "raises": Raises, "none": lambda: iter([1, 2])}
+DELEGATES = {"class": Closes, "instance": Hides, "raises": Refuses, "none": lambda: iter([1, 2])}
 
 
 def delegate(name):
