@@ -146,10 +146,10 @@ void cc_shape_bind(const CcTrace *t, const CcCallState *x, CcGraph *g, int node,
  * identities among its operands and results than recorded. */
 bool cc_shape_identities_differ(const CcTrace *t, const CcCallState *x, const CcNode *n);
 bool cc_shape_length(const CcNode *n, PyObject *r); /* r is a sequence with the recorded number of results */
-/* Takes the types of torch's results. False: the results are of other kinds than recorded. */
 /* The type of input i now. requires_grad is the recording's: guards compare what it is when the call begins, and the trace
  * may change it (x.requires_grad_()). */
 CcType cc_shape_input(const CcTrace *t, const CcCallState *x, int i);
+/* Takes the types of torch's results. False: the results are of other kinds than recorded. */
 bool cc_shape_take(const CcTrace *t, const CcCallState *x, CcGraph *g, int node);
 
 /* derive.c: the graph of a new key by rules. NULL: unknown. Evaluates symbols; sets no error. */

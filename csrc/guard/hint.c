@@ -57,24 +57,24 @@ static uint64_t siblings_path(const CcGuards *gs, int id, uint64_t salt) {
                : 0;
 }
 
-bool cc_hint_differs(const CcHints *hints, const CcGuards *gs, int id, uint64_t salt) {
-    if (hints->at.n == 0) return false;
-    const CcHint *own = cc_hint_find(hints, cc_guard_path(gs, id, salt));
+/* siblings: 0: there are none */
+static bool differs(const CcHints *hints, uint64_t path, uint64_t siblings) {
+    const CcHint *own = cc_hint_find(hints, path);
     if (own != NULL && own->number) return true;
-    const uint64_t path = siblings_path(gs, id, salt);
-    const CcHint *all = path != 0 ? cc_hint_find(hints, path) : NULL;
+    const CcHint *all = siblings != 0 ? cc_hint_find(hints, siblings) : NULL;
     return all != NULL && all->items >= SIBLINGS;
+}
+
+bool cc_hint_differs(const CcHints *hints, const CcGuards *gs, int id, uint64_t salt) {
+    return hints->at.n > 0 && differs(hints, cc_guard_path(gs, id, salt), siblings_path(gs, id, salt));
 }
 
 bool cc_hint_part_differs(const CcHints *hints, const CcGuards *gs, int parent, PyObject *key, int index,
                           uint64_t salt) {
     if (hints->at.n == 0) return false;
-    const CcSource source = key != NULL ? CC_SRC_KEY : CC_SRC_ITEM;
-    const CcHint *own = cc_hint_find(hints, part_path(gs, parent, source, key, index, salt));
-    if (own != NULL && own->number) return true;
-    if (key != NULL) return false;
-    const CcHint *all = cc_hint_find(hints, cc_guard_part_path(gs, parent, CC_SRC_ITEM, ANY, salt));
-    return all != NULL && all->items >= SIBLINGS;
+    if (key != NULL) return differs(hints, part_path(gs, parent, CC_SRC_KEY, key, index, salt), 0);
+    return differs(hints, cc_guard_part_path(gs, parent, CC_SRC_ITEM, index, salt),
+                   cc_guard_part_path(gs, parent, CC_SRC_ITEM, ANY, salt));
 }
 
 static bool taken(CcHints *hints, uint64_t path) {

@@ -378,7 +378,7 @@ bool cc_same_asked_any(CcRec *rec, PyObject *tuple);
 bool cc_same_is(CcRec *rec, CcAct *act, PyObject *const *in);
 
 /* ---- escape.c ---- */
-/* When a recording ends, replaces symbols in the objects that it leaves behind with CPython's cached ints. */
+/* When a recording ends, puts originals, or CPython's cached ints, in place of copies and symbols in what it leaves behind. */
 void cc_escape_restore(CcRec *rec);
 
 /* ---- recipe.c ---- */
@@ -585,8 +585,10 @@ bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o);
 bool cc_sym_often_pinned(CcRec *rec, PyObject *o);
 void cc_sym_pin(CcRec *rec, PyObject *o);               /* guards the symbol's current value */
 void cc_sym_settle(CcRec *rec, PyObject *o, int depth); /* pins each symbol in o */
-bool cc_sym_gives_as_many(const CcCallSpec *spec);      /* as many tensors whatever the sizes of its operands are */
-bool cc_sym_by_layout(const CcCallSpec *spec);          /* returns its operand if sizes and strides already fit */
+/* One of the ops known to return as many tensors whatever the sizes of its operands are. (splits() in ev_call.c lists
+ * those known not to; of any other a run for new sizes may have to be rolled back.) */
+bool cc_sym_gives_as_many(const CcCallSpec *spec);
+bool cc_sym_by_layout(const CcCallSpec *spec); /* returns its operand if sizes and strides already fit */
 /* guards that a call returned one of its operands */
 void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
 /* steps: CC_DONE, or CC_OK: perform the event normally */
