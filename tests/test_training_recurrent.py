@@ -116,6 +116,18 @@ def test_some_operands_need_gradients(kind, frozen, x_grad):
         alike(got[0], got[1], path=frozen, **TOLERANCE)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_versions_of_results(kind, batch_first, batch):
+    """torch transposes the result of a batch-first GRU or RNN in place, which counts as a write."""
+    eager = make(kind, 6, 20, batch_first=batch_first)
+    compiled = ccompile.compile(lambda x: eager(x * 2))
+    x = torch.randn((batch, 5, 6) if batch_first else (5, batch, 6))
+    want = [t._version for t in flat(eager(x * 2))]
+    assert [[t._version for t in flat(compiled(x))] for _ in range(3)] == [want] * 3
+
+
 LAYOUTS_OF_X = {
     "transposed": lambda: torch.randn(3, 7, 6).transpose(0, 1),
     "columns apart": lambda: torch.randn(7, 3, 12)[..., ::2],
@@ -209,7 +221,9 @@ def test_training_mode_without_gradients(kind):
 
 
 @pytest.mark.filterwarnings("ignore:dropout option adds dropout after all but last")
-@pytest.mark.parametrize("layout", [(3, False, False, True), (2, True, True, False), (2, False, True, True), (1, True, True, True)], ids=str)
+@pytest.mark.parametrize(
+    "layout", [(3, False, False, True), (2, True, True, False), (2, False, True, True), (1, True, True, True)], ids=str
+)
 @pytest.mark.parametrize("draws", [(False, 0.5), (True, 0.0), (True, 0.5), (True, 1.0)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_draws_what_eager_draws(kind, draws, layout):
@@ -414,7 +428,10 @@ def test_a_cell_alone(kind, states):
     eager = CELLS[kind](6, 20)
     compiled = ccompile.compile(copy.deepcopy(eager))
     for _ in range(2):
-        x, got = torch.randn(6, requires_grad=True) if states == "without batch" else torch.randn(4, 6, requires_grad=True), []
+        x, got = (
+            torch.randn(6, requires_grad=True) if states == "without batch" else torch.randn(4, 6, requires_grad=True),
+            [],
+        )
         for model in (eager, compiled):
             y = model(x)
             y = list(y) if isinstance(y, tuple) else [y]

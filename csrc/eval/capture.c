@@ -510,7 +510,7 @@ int cc_capture_call(CcCapturing *c, const CcNode *node, const CcAction *a, PyObj
             PyErr_Format(PyExc_RuntimeError, "%s takes an object that may vary between calls", a->name);
             return -1;
         }
-    if (!(node->flags & CC_N_WRITES) || a->state || a->undo == CC_UNDO_LOCAL) return 0;
+    if (!(node->flags & CC_N_WRITES) || a->state || a->undo == CC_UNDO_LOCAL || a->undo == CC_UNDO_OBJECT) return 0;
     for (int k = 0; k < (writes_first(a) ? CC_MIN(a->n, 1) : node->n_in); k++) {
         PyObject *o = writes_first(a) ? in[0] : NULL;
         const CcOperand *operand = cc_graph_operand(t->graph, node, k);

@@ -219,10 +219,18 @@ static int run_forward(const CcTraining *t, const Stage *s, CcSegmentHost *outer
     return run_plan(&h, &h.base);
 }
 
+static int writes_of(const CcTraining *t, int value) {
+    int n = cc_versions_count(&t->versions, value);
+    for (int i = 0; i < t->trace->born.n; i++)
+        if (t->trace->born.at[i].value == value) n += (int)t->trace->born.at[i].version;
+    return n;
+}
+
 /* Eager has written to these outputs in place, before it saved them. */
 static int count_writes(const CcTraining *t, const Stage *s, PyObject **value) {
-    for (int k = 0; t->versions.write.n > 0 && k < s->cut->out.n; k++)
-        for (int i = cc_versions_count(&t->versions, s->cut->out.at[k]); i > 0; i--)
+    if (t->versions.write.n == 0 && t->trace->born.n == 0) return 0;
+    for (int k = 0; k < s->cut->out.n; k++)
+        for (int i = writes_of(t, s->cut->out.at[k]); i > 0; i--)
             if (cc_tens_bump_version(value[s->cut->out.at[k]]) < 0) return -1;
     return 0;
 }

@@ -64,6 +64,7 @@ static bool pure_getset(const PyDescrObject *d) {
 /* Whether the lookup may run unknown C code. */
 static bool opaque_descriptor(PyObject *d) {
     PyTypeObject *t = Py_TYPE(d);
+    if (cc_hook_describes(d)) return true;
     if (cc_python_class(t) || t->tp_descr_get == NULL) return false;
     if (t == &PyGetSetDescr_Type) {
         const PyDescrObject *descr = (PyDescrObject *)d;
@@ -154,7 +155,14 @@ static PyObject *look_in_class(CcRec *rec, CcAct *act, PyTypeObject *type, PyObj
 static bool answers_in_python(PyTypeObject *type) {
     if (!cc_python_class(type)) return false;
     PyObject *hook = cc_type_lookup(type, str_getattribute);
-    return hook != NULL && PyFunction_Check(hook);
+    return hook != NULL && cc_call_function(hook) != NULL;
+}
+
+/* Whether the class has a __setattr__ (or __delattr__) in Python. */
+static bool stores_in_python(PyTypeObject *type, bool deletes) {
+    if (type->tp_setattro != slot_setattr) return false;
+    PyObject *hook = cc_type_lookup(type, deletes ? str_delattr : str_setattr);
+    return hook != NULL && cc_call_function(hook) != NULL;
 }
 
 static bool look_at_hook(CcRec *rec, PyTypeObject *type) {
@@ -238,28 +246,35 @@ static CcGo look_method(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     return look_instance(rec, act, function, name, false);
 }
 
-static void look_type(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+static CcGo look_type(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyTypeObject *t = (PyTypeObject *)o, *meta = Py_TYPE(o);
     cc_attr_class_of(rec, o);
-    if (look_at_hook(rec, meta)) return;
+    if (look_at_hook(rec, meta)) return CC_OK;
     PyObject *m = look_in_class(rec, act, meta, name), *d = look_in_class(rec, act, t, name);
+    if ((m != NULL && cc_hook_describes(m)) || (d != NULL && cc_hook_describes(d)))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
     if ((m == NULL && d == NULL) || (m != NULL && runs_python(m)) || (d != NULL && runs_python(d)))
         guard_special(rec, meta, str_getattr);
+    return CC_OK;
 }
 
-static void look_module(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+static CcGo look_module(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     PyTypeObject *t = Py_TYPE(o);
     cc_attr_class_of(rec, o);
-    if (look_at_hook(rec, t)) return;
+    if (look_at_hook(rec, t)) return CC_OK;
     PyObject *d = look_in_class(rec, act, t, name), *dict = PyModule_GetDict(o);
     const bool python = d != NULL && runs_python(d), data = d != NULL && Py_TYPE(d)->tp_descr_set != NULL;
     const int ds = cc_value_const_source(rec, dict);
     PyObject *own = python && data ? NULL : PyDict_GetItemWithError(dict, name);
     const int guard = python && data ? -1 : cc_value_read(rec, CC_SRC_KEY, ds, name, 0, 0, own);
     if (own != NULL) cc_rec_gives(rec, act, guard);
-    if (own != NULL || (d != NULL && !python)) return;
-    cc_value_read(rec, CC_SRC_KEY, ds, str_getattr, 0, 0, PyDict_GetItemWithError(dict, str_getattr));
+    if (own != NULL || (d != NULL && !python)) return CC_OK;
+    PyObject *other = PyDict_GetItemWithError(dict, str_getattr);
+    if (other != NULL && cc_call_function(other) == NULL)
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
+    cc_value_read(rec, CC_SRC_KEY, ds, str_getattr, 0, 0, other);
     guard_special(rec, t, str_getattr);
+    return CC_OK;
 }
 
 /* A part of a tensor, read by C code or a property of torch. */
@@ -335,7 +350,8 @@ static CcGo look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 
 static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
     if (cc_tens_is(o)) return tensor_before(rec, act, o, name);
-    if (!PyUnicode_Check(name)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
+    if (!PyUnicode_Check(name) || (!generic && cc_hook_reads(Py_TYPE(o))))
+        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (rec->of_class.n > 0 && written_elsewhere(rec, o, name))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, PyUnicode_AsUTF8(name));
     if (cc_value_symbolic(rec, o)) {
@@ -361,10 +377,8 @@ static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, boo
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (cc_value_const(o) && !cc_python_class(Py_TYPE(o))) return CC_OK;
     if (PyMethod_Check(o)) return look_method(rec, act, o, name);
-    if (PyType_Check(o)) look_type(rec, act, o, name);
-    else if (!PyModule_Check(o)) return look_instance(rec, act, o, name, generic);
-    else look_module(rec, act, o, name);
-    return CC_OK;
+    if (PyType_Check(o)) return look_type(rec, act, o, name);
+    return PyModule_Check(o) ? look_module(rec, act, o, name) : look_instance(rec, act, o, name, generic);
 }
 
 CcGo cc_attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
@@ -575,7 +589,7 @@ static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     PyTypeObject *t = Py_TYPE(o);
     cc_attr_class_of(rec, o);
     if (!generic) guard_special(rec, t, v != NULL ? str_setattr : str_delattr);
-    if (PyUnicode_Check(name) && (generic || t->tp_setattro != slot_setattr)) (void)look_in_class(rec, act, t, name);
+    if (PyUnicode_Check(name) && (generic || !stores_in_python(t, v == NULL))) (void)look_in_class(rec, act, t, name);
 }
 
 static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
@@ -589,14 +603,15 @@ static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     if (origin == CC_O_UNKNOWN || origin == CC_O_EFFECT)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     const setattrofunc f = Py_TYPE(o)->tp_setattro;
-    if (f == slot_setattr) return CC_OK; /* Python code: recorded inside */
-    if (f != PyObject_GenericSetAttr && !PyType_Check(o) && !PyModule_Check(o) && !cc_known_is(o, CC_KNOWN_LOCAL))
+    if (stores_in_python(Py_TYPE(o), v == NULL)) return CC_OK; /* recorded inside */
+    if (f != PyObject_GenericSetAttr && f != slot_setattr && !PyType_Check(o) && !PyModule_Check(o) &&
+        !cc_known_is(o, CC_KNOWN_LOCAL))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (PyType_Check(o))
         return plain_of_class(rec, o, name, v) ? CC_OK
                                                : cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL)
+    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_hook_describes(d)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d) != &PyProperty_Type &&
         Py_TYPE(d) != &PyMemberDescr_Type && !cc_python_class(Py_TYPE(d)) && origin != CC_O_FRESH)
@@ -612,7 +627,8 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr changes a tensor");
-    if (unseen_part(cc_type_lookup(Py_TYPE(o), name), v != NULL ? "fset" : "fdel") != NULL)
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name);
+    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_hook_describes(d)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     look_at_store(rec, act, o, name, v, true);
     return CC_OK;
@@ -656,17 +672,12 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 void cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     const CcProv *p = cc_value_find(rec, o);
     const int source = cc_value_source(rec, o);
-    if (source < 0 || Py_TYPE(o)->tp_setattro == slot_setattr || cc_tens_is(o)) return;
+    if (source < 0 || stores_in_python(Py_TYPE(o), true) || cc_tens_is(o)) return;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) (void)look_in_dict(rec, act, o, source, name);
     else if (p == NULL || !p->dirty) (void)look_in_slot(rec, act, o, source, d);
 }
 
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    if (Py_TYPE(o)->tp_setattro == slot_setattr) {
-        PyObject *hook = v != NULL ? str_setattr : str_delattr;
-        PyObject *f = cc_type_lookup(Py_TYPE(o), hook);
-        if (f != NULL && Py_TYPE(f) == &PyFunction_Type) return CC_OK;
-    }
-    return cc_attr_generic_store(rec, act, o, name, v);
+    return stores_in_python(Py_TYPE(o), v == NULL) ? CC_OK : cc_attr_generic_store(rec, act, o, name, v);
 }

@@ -170,16 +170,19 @@ static CcGo descr_get_before(const CcBuiltin *b) {
 }
 
 static CcGo attr_before(const CcBuiltin *b) {
+    PyObject *const *in = b->c->in;
     if (b->c->n < 2) return CC_OK;
-    return (has(b, CC_TRAIT_GENERIC) ? cc_attr_generic_before : cc_attr_before)(b->rec, b->act, b->c->in[0],
-                                                                                b->c->in[1]);
+    if (has(b, CC_TRAIT_GENERIC)) return cc_attr_generic_before(b->rec, b->act, in[0], in[1]);
+    const CcGo done = cc_hook_get(b->rec, b->act, b->ev, in, b->c->n, has(b, CC_TRAIT_UNSEEN));
+    return done == CC_OK ? cc_attr_before(b->rec, b->act, in[0], in[1]) : done;
 }
 
 static CcGo setattr_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     if (b->c->n < 2) return CC_OK;
-    return (has(b, CC_TRAIT_GENERIC) ? cc_attr_generic_store_before : cc_attr_store_before)(b->rec, b->act, in[0],
-                                                                                            in[1], argument(b, 2));
+    if (has(b, CC_TRAIT_GENERIC)) return cc_attr_generic_store_before(b->rec, b->act, in[0], in[1], argument(b, 2));
+    const CcGo done = cc_hook_set(b->rec, b->act, b->ev, in[0], in[1], argument(b, 2));
+    return done == CC_OK ? cc_attr_store_before(b->rec, b->act, in[0], in[1], argument(b, 2)) : done;
 }
 
 /* dict.get, __contains__ and __getitem__; the last looks for __missing__. */

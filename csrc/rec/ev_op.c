@@ -406,14 +406,23 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(ev->in[0]));
     switch (ev->kind) {
     case CC_EV_ATTR: {
-        const CcGo computed = cc_attr_computed(rec, act, ev);
-        if (computed != CC_OK) return computed;
+        PyObject *const read[] = {ev->in[0], ev->name};
+        CcGo done = cc_hook_get(rec, act, ev, read, 2, false);
+        if (done == CC_OK) done = cc_attr_computed(rec, act, ev);
+        if (done != CC_OK) return done;
         const CcGo go = cc_attr_before(rec, act, ev->in[0], ev->name);
         return go == CC_OK && cc_sym_sized(rec, ev->in[0]) ? cc_sym_attr(rec, act, ev, ev->in[0], ev->name) : go;
     }
-    case CC_EV_STORE_ATTR: return cc_attr_store_before(rec, act, ev->in[0], ev->name, ev->in[1]);
-    case CC_EV_SUBSCR: return cc_item_before(rec, act, ev);
-    case CC_EV_STORE_SUBSCR: return cc_item_store_before(rec, act, ev);
+    case CC_EV_STORE_ATTR: {
+        const CcGo done = cc_hook_set(rec, act, ev, ev->in[0], ev->name, ev->in[1]);
+        return done == CC_OK ? cc_attr_store_before(rec, act, ev->in[0], ev->name, ev->in[1]) : done;
+    }
+    case CC_EV_SUBSCR:
+    case CC_EV_STORE_SUBSCR: {
+        const CcGo done = cc_hook_item(rec, act, ev);
+        if (done != CC_OK) return done;
+        return ev->kind == CC_EV_SUBSCR ? cc_item_before(rec, act, ev) : cc_item_store_before(rec, act, ev);
+    }
     case CC_EV_BINOP:
         for (int i = 0; ev->arg == CC_NB_ADD && i < ev->n; i++) cc_sym_fill(rec, ev->in[i]);
         if (in_place(ev)) {

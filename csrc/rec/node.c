@@ -259,6 +259,12 @@ static bool takes_unsized(CcRec *rec, const Operands *operands) {
     return false;
 }
 
+static void set_item(CcRec *rec, PyObject *item, int value) {
+    const struct CcWritten born = {.value = value, .version = cc_tens_version(item)};
+    if (born.version > 0 && born.version != CC_TENS_NO_VERSION) cc_vec_push(&rec->trace->born, born);
+    cc_value_set(rec, item, CC_O_VALUE, value);
+}
+
 static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool sequence) {
     if (!sequence) {
         if (n_out == 1) cc_value_set(rec, result, CC_O_VALUE, out0);
@@ -267,7 +273,7 @@ static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool 
     for (int i = 0; i < n_out; i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(result, i);
         if (cc_tens_is(item)) {
-            if (!known(rec, item)) cc_value_set(rec, item, CC_O_VALUE, out0 + i);
+            if (!known(rec, item)) set_item(rec, item, out0 + i);
             else cc_vec_push(&rec->trace->gave, ((struct CcGave){.item = out0 + i, .value = graph_value(rec, item)}));
         } else if (!cc_value_const(item)) {
             return false;
@@ -759,6 +765,7 @@ void cc_trace_free(CcTrace *t) {
     cc_vec_free(&t->gave);
     cc_vec_free(&t->adopted);
     cc_vec_free(&t->written);
+    cc_vec_free(&t->born);
     free_actions(t->node.at, t->node.n);
     cc_vec_free(&t->node);
     free_actions(t->effect.at, t->effect.n);

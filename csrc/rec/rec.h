@@ -107,8 +107,9 @@ typedef enum CcActionForm {
     CC_F_ASSERT,
 } CcActionForm;
 
-/* Why a failing replay can run again eagerly although a node wrote to a tensor: undo.c. */
-typedef enum CcUndo { CC_UNDO_NOT, CC_UNDO_LOCAL, CC_UNDO_SAVED, CC_UNDO_REPEATS } CcUndo;
+/* Why a failing replay can run again eagerly although a node wrote to a tensor: undo.c. LOCAL: to memory that the graph
+ * made; OBJECT: to the object alone, which the graph made. */
+typedef enum CcUndo { CC_UNDO_NOT, CC_UNDO_LOCAL, CC_UNDO_OBJECT, CC_UNDO_SAVED, CC_UNDO_REPEATS } CcUndo;
 /* The memory of a tensor to save: sets the first byte, returns the number of bytes; -1: unknown. */
 int64_t cc_undo_bytes(PyObject *tensor, void **begin);
 bool cc_undo_overlap(PyObject *a, PyObject *b); /* whether two tensors may share memory */
@@ -240,6 +241,7 @@ typedef struct CcTrace {
         int value;
         uint64_t version;
     }) written;
+    CC_VEC(struct CcWritten) born; /* results that torch itself has written to by `version` (a batch-first GRU's) */
     bool needs_grad; /* autograd must see its ops */
     bool scoped;     /* a block of scope.c begins or ends in it */
     /* a guard after such nodes may fail, or code may catch an exception: a run for a new key saves what it writes */

@@ -82,7 +82,7 @@ static bool marks_local(CcRec *rec, const CcCallSpec *spec) {
 
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec) {
     uintptr_t from, to;
-    if (marks_local(rec, spec)) return CC_UNDO_LOCAL;
+    if (marks_local(rec, spec)) return CC_UNDO_OBJECT;
     if (!writes_first(spec) || !memory_of(spec->in[0], &from, &to)) return CC_UNDO_NOT;
     const CcProv *p = cc_value_find(rec, spec->in[0]);
     if (p == NULL) return CC_UNDO_NOT;

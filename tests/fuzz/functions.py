@@ -136,6 +136,7 @@ def make():
             self.order, self.counts = collections.deque(maxlen=3), collections.Counter()
             self.groups, self.named = collections.defaultdict(list), collections.OrderedDict(first=torch.ones(3))
             self.pair, self.point = Pair(torch.ones(3), 1), Point(0.5, torch.zeros(1))
+            self.rates, self.table = [0.5, 1.5, 2], {"a": 0.5, "b": 2}
 
         @property
         def double(self):

@@ -242,6 +242,12 @@ S.buf + <a>.mean()
 <a> + S.pair.of
 <a> * S.point.x
 <a> + len(S.d)
+[<a> * v for _, v in zip("ab", S.rates)][-1]
+sum(<a> * v for v in S.rates[-3:])
+<a> + list(S.table.values())[0]
+<a> * sum(S.rates)
+{k: <a> + v for k, v in S.table.items()}["b"]
+<a> * max(enumerate(S.rates))[1]
 <a> * sum(L)
 <a> * math.sqrt(abs(<s>))
 <a> + float(f"{S.n}.5")
@@ -400,6 +406,12 @@ S.hist.append(<a>.detach().sum())
 del S.hist[:-2]
 S.hist[:1] = [<s>]
 S.hist.insert(0, <n>)
+S.rates[0] += 1
+S.rates.append(k)
+S.rates[:] = [v * 0.5 for v in S.rates[-4:]]
+S.rates.reverse()
+S.table["b"], S.table["a"] = S.table["a"], <s>
+S.hist = [a - b for a, b in zip(S.rates, S.rates[1:])]
 S.d[<n>] = S.d.get(<n>, 0) + 1
 S.d[<a>.dim()] = <s>
 S.d.pop(<n>, None)
@@ -573,6 +585,10 @@ z in <a>[:2]
 <i>, <i2> in list(S.d.items())[:2]
 <i> in sorted(map(str, S.seen))[:2]
 <i> in itertools.chain([1], (2,))
+<i>, <i2> in enumerate(S.rates[:3])
+<i>, <i2> in zip(S.rates[-3:], reversed(S.rates))
+<i>, <i2> in S.table.items()
+<i> in itertools.islice(S.rates, 2)
 <i> in (<a>.dim(), <s>)
 <i> in reversed(range(<n>))
 z in rows(<a>)
@@ -956,6 +972,11 @@ S.idx = torch.tensor([0, 1])
 S.hist.clear()
 S.d.clear()
 S.d[1] = 7
+S.rates[:] = [v * 1.25 for v in S.rates]
+S.rates[1] = 4
+S.rates = [0.25, 3, 1.5, 1]
+S.table["a"] += 1
+S.table = {"a": 3, "b": 0.25}
 S.seen.add(2)
 S.register.clear()
 S.named["first"] = torch.zeros(2, 3)
