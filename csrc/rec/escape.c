@@ -60,10 +60,19 @@ static bool any_left(const CcRec *rec) {
     return false;
 }
 
+/* The event at which the recording ends may have its results already, which go to the stack afterwards. */
+static void restore_results(CcRec *rec, CcEvent *ev) {
+    PyObject *own = ev != NULL ? original(rec, ev->result) : NULL;
+    if (own != NULL) Py_SETREF(ev->result, own);
+    for (int i = 0; ev != NULL && i < ev->n_out; i++)
+        if ((own = original(rec, ev->out[i])) != NULL) Py_SETREF(ev->out[i], own);
+}
+
 void cc_escape_restore(CcRec *rec) {
     if (rec->trace == NULL || (rec->trace->symbol.n == 0 && rec->copies.n == 0) || !any_left(rec)) return;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
+    restore_results(rec, rec->event);
     for (int i = 0; i < rec->frame.n; i++) {
         CcAct *act = rec->frame.at[i].act;
         for (int slot = 0; slot < act->code->n_locals + act->depth; slot++) {

@@ -68,11 +68,15 @@ static PyObject *lookup(const CcAct *act, PyObject *dict, PyObject *key) {
     return v;
 }
 
-/* Whether one key of a dict can be read although others were written. */
+/* An access to one item of a list, which leaves its size as it is. */
+static bool by_place(PyObject *o, PyObject *key) { return PyList_Check(o) && PyLong_CheckExact(key); }
+
+/* Whether one key of a dict, or item of a list, can be read although others were written. */
 static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
     CcDirty d = cc_value_dirty_key(rec, o);
     if (d == CC_DIRTY_ALL) d = cc_value_dirty(rec, o);
-    return d == CC_DIRTY_NO || (d == CC_DIRTY_KEYS && PyDict_Check(o) && cc_number_dict_key(rec, key));
+    if (d == CC_DIRTY_KEYS) return PyDict_Check(o) ? cc_number_dict_key(rec, key) : by_place(o, key);
+    return d == CC_DIRTY_NO;
 }
 
 /* Guards the items that a slice takes of a list or tuple from outside. False: nothing is guarded. */
@@ -267,7 +271,8 @@ static CcGo store_item_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (outside && !cc_number_dict_key(rec, key)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (cc_value_symbolic(rec, key)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     const bool deletes = PyDict_Check(o) && ev->in[2] == NULL && outside; /* a replay, too, must find the key */
-    if ((PyList_Check(o) && dirty(rec, o)) ||
+    const bool places = cc_value_dirty_key(rec, o) == CC_DIRTY_KEYS && by_place(o, key) && ev->in[2] != NULL;
+    if ((PyList_Check(o) && !places && dirty(rec, o)) ||
         (deletes && (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_inside_guard(rec, o, 1))))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     cc_value_will_write(rec, o);
@@ -324,6 +329,9 @@ CcGo cc_item_store_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (PyDict_Check(o)) {
         cc_value_written(rec, CC_SRC_KEY, source, ev->in[1], ev->in[2] == NULL);
         cc_value_wrote(rec, o, ev->in[2] != NULL ? CC_DIRTY_KEYS : CC_DIRTY_KNOWN);
+    } else if (by_place(o, ev->in[1]) && ev->in[2] != NULL) {
+        cc_value_written_item(rec, source, PyLong_AsSsize_t(ev->in[1]), PyList_GET_SIZE(o));
+        cc_value_wrote(rec, o, CC_DIRTY_KEYS);
     } else {
         cc_value_wrote(rec, o, CC_DIRTY_ALL);
     }

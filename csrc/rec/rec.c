@@ -582,17 +582,23 @@ static CcGo after(CcRec *rec, CcAct *act, CcEvent *ev) {
 CcGo cc_rec_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     const bool judged = rec->judged; /* by the event that runs this one's code */
     rec->differs = rec->differs && judged;
+    CcEvent *outer = rec->event;
     rec->judged = true;
+    rec->event = ev;
     const CcGo go = before(rec, act, ev);
     rec->judged = judged;
+    rec->event = outer;
     return go;
 }
 
 CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     const bool judged = rec->judged;
+    CcEvent *outer = rec->event;
     rec->judged = true;
+    rec->event = ev;
     const CcGo go = after(rec, act, ev);
     rec->judged = judged;
+    rec->event = outer;
     return go;
 }
 

@@ -16,7 +16,7 @@ typedef enum CcOrigin {
 
 typedef enum CcDirty {
     CC_DIRTY_NO,
-    CC_DIRTY_KEYS,  /* some keys were written and are known: other keys can be read, but not the whole */
+    CC_DIRTY_KEYS, /* some keys of a dict, or items of a list, were written and are known: others can be read, but not the whole */
     CC_DIRTY_ALL,   /* nothing in it can be read before the next break */
     CC_DIRTY_KNOWN, /* guards cover its content before the write: its content is known and read without guards */
 } CcDirty;
@@ -198,10 +198,11 @@ struct CcRec {
     bool weakref_freed;    /* an object with weak references was freed */
     /* a frame's drop of an object from outside was observed: the trace ends here, so a replay's last step drops it */
     bool observed_drop;
-    bool died;    /* ... at an unknown place */
-    bool raised;  /* the current event of after() raised */
-    bool differs; /* this event reads what differs in most calls: it becomes a break */
-    bool judged;  /* in before() or after() of an event, which look at `differs` */
+    bool died;      /* ... at an unknown place */
+    bool raised;    /* the current event of after() raised */
+    bool differs;   /* this event reads what differs in most calls: it becomes a break */
+    bool judged;    /* in before() or after() of an event, which look at `differs` */
+    CcEvent *event; /* the innermost one that before() or after() looks at; NULL: none */
     CC_VEC(PyTypeObject *)
     unseen_classes;         /* with special methods in C, whose reads no frame shows; the guards hold them */
     const char *opaque;     /* this event lets C code call a special method in C of this class, or hash or compare an
@@ -302,6 +303,8 @@ void cc_value_requires_read(CcRec *rec, PyObject *o);
 void cc_value_gradient_read(CcRec *rec, PyObject *o); /* it has one */
 /* Marks the source as written by this trace: later reads of it add no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
+/* list[index] = ..., by the place from the start or the end; the list's size is guarded */
+void cc_value_written_item(CcRec *rec, int parent, Py_ssize_t index, Py_ssize_t size);
 /* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that `item` (NULL: each
  * member) is not one of the other members. False: that can't be guarded, or there are too many. */
 bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item);
@@ -567,6 +570,7 @@ void cc_sym_after_size(CcRec *rec, CcEvent *ev, int guard, bool is_new);
 void cc_sym_fill(CcRec *rec, PyObject *o);
 /* The same for one item of the list or tuple that this guard reads. True: it is a symbol now. */
 bool cc_sym_fill_item(CcRec *rec, PyObject *sequence, int guard, Py_ssize_t i);
+bool cc_sym_filled(const CcRec *rec, const PyObject *container); /* it holds symbols until the recording ends */
 void cc_sym_arguments(CcRec *rec, CcAct *act); /* the same for the call's arguments, which are in the root's locals */
 void cc_sym_drop_pending(CcRec *rec);          /* numbers that no event delivered become constants */
 

@@ -562,6 +562,8 @@ static int build(Builder *b, PyObject *o) {
                 if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return fail(b, o);
                 break;
             }
+            /* it depends on the symbols that are in it while the recording lasts */
+            if (b->memo == NULL && cc_sym_filled(rec, o)) break;
             if (gs->g.at[p->id].source == CC_SRC_CONST) return leaf(b, CC_MAKE_CONST, 0, gs->g.at[p->id].key);
             return source(b, p->id, o);
         case CC_O_VALUE: return leaf(b, CC_MAKE_VALUE, p->id, NULL);

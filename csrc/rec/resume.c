@@ -23,7 +23,7 @@ static int idle_slots(const CcRec *rec, PyObject *o) {
     return n;
 }
 
-static bool adopt(CcRec *rec, PyObject *o, int source, int holders);
+static bool adopt(CcRec *rec, PyObject *o, int source, int holders, int levels);
 static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders);
 
 static bool may_adopt(const CcRec *rec, PyObject *v, CcGen *g) {
@@ -37,7 +37,7 @@ static bool is_iterator(PyObject *o) {
 
 /* Adopts an iterator from which enumerate, zip or reversed takes its items. The outer iterator holds it, possibly
  * several times, and so does the tuple from __reduce__, unless that is the outer iterator's own (zip). */
-static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool own, int source) {
+static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool own, int source, int levels) {
     int holders = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) holders += PyTuple_GET_ITEM(args, i) == arg;
     if (!own) holders *= 2;
@@ -45,7 +45,7 @@ static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool own, int
     const bool known = p != NULL && p->weak == NULL; /* the provenance map holds it */
     CcGen g;
     if (Py_REFCNT(arg) - known - idle_slots(rec, arg) != holders) return false;
-    if (!PyGen_CheckExact(arg)) return adopt(rec, arg, source, holders);
+    if (!PyGen_CheckExact(arg)) return adopt(rec, arg, source, holders, levels);
     if (!may_adopt(rec, arg, &g)) return false;
     adopt_generator(rec, arg, &g, source, holders);
     return true;
@@ -78,7 +78,7 @@ static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
 
 /* Adopts an iterator that only slots hold: guards its position. The trace may advance it freely, because a later
  * snapshot puts a new one into the slot. False: its items can't be guarded (it iterates over an array, a map ...). */
-static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
+static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int levels) {
     PyObject *reduced = cc_iterator_reduce(it);
     if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
         cc_raised_clear();
@@ -98,10 +98,10 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders) {
         if (adopted_before(rec, arg, CC_SRC_ITEM, list, 0, (int)i)) continue;
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
         if ((is_iterator(arg) || PyGen_CheckExact(arg)) && gs->g.at[id].check == CC_CHK_TYPE)
-            whole = adopt_inner(rec, arg, args, own, id) && whole;
+            whole = adopt_inner(rec, arg, args, own, id, cc_known_is(it, CC_KNOWN_CHAIN) ? 2 : levels) && whole;
         else if (PyList_Check(arg) || PyTuple_Check(arg)) {
             cc_sym_fill(rec, arg);
-            cc_inside_guard(rec, arg, 2);
+            cc_inside_guard(rec, arg, levels);
         } else whole = whole && cc_value_const(arg);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
@@ -168,10 +168,11 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
     return true;
 }
 
-/* Adopts by the type's row in fresh.def. False: its content or items can't be guarded. */
-static bool adopt(CcRec *rec, PyObject *o, int source, int holders) {
+/* Adopts by the type's row in fresh.def. levels: of the items, which C code reads. False: its content or items can't be
+ * guarded. */
+static bool adopt(CcRec *rec, PyObject *o, int source, int holders, int levels) {
     switch (cc_recipe_adopts(o)) {
-    case CC_ADOPT_REDUCE: return adopt_reduced(rec, o, source, holders);
+    case CC_ADOPT_REDUCE: return adopt_reduced(rec, o, source, holders, levels);
     case CC_ADOPT_WALK: return adopt_walk(rec, o, source, holders);
     case CC_ADOPT_CONTENT: return !rec->sites->addresses && adopt_content(rec, o, source, holders);
     default: return false;
@@ -347,7 +348,7 @@ static void read_held(CcRec *rec, PyObject *generator, const CcGen *g, int paren
         return;
     }
     const int id = cc_value_read(rec, CC_SRC_GENSLOT, parent, NULL, 0, slot, v);
-    if (alone && gs->g.at[id].check == CC_CHK_TYPE) (void)adopt(rec, v, id, read);
+    if (alone && gs->g.at[id].check == CC_CHK_TYPE) (void)adopt(rec, v, id, read, 1);
 }
 
 /* The function of an adopted generator: its code is guarded and its cells are in the frame; its other parts only matter
@@ -421,7 +422,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         gs->g.at[id].check != CC_CHK_TYPE ||
         Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: the provenance map's */
         return;
-    (void)adopt(rec, v, id, read);
+    (void)adopt(rec, v, id, read, 1);
 }
 
 CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx,

@@ -286,6 +286,12 @@ static void filled(CcRec *rec, PyObject *container) {
     cc_vec_push(&rec->filled, container);
 }
 
+bool cc_sym_filled(const CcRec *rec, const PyObject *container) {
+    for (int i = 0; i < rec->filled.n; i++)
+        if (rec->filled.at[i] == container) return true;
+    return false;
+}
+
 bool cc_sym_fill_item(CcRec *rec, PyObject *sequence, int guard, Py_ssize_t i) {
     PyObject **item = &PySequence_Fast_ITEMS(sequence)[i];
     const int pending = rec->pending.n;
@@ -320,7 +326,9 @@ void cc_sym_fill(CcRec *rec, PyObject *o) {
     const CcHints *hints = rec->hints;
     const bool sequence = PyList_CheckExact(o) || PyTuple_CheckExact(o);
     if (hints == NULL || hints->none || hints->at.n == 0 || !(sequence || PyDict_CheckExact(o))) return;
-    const int source = cc_value_dirty(rec, o) == CC_DIRTY_NO ? cc_value_source(rec, o) : -1;
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL || p->dirty != CC_DIRTY_NO) return; /* what was written to may hold its items in other places */
+    const int source = cc_value_source(rec, o);
     if (source < 0) return;
     if (!sequence) fill_dict(rec, o, source);
     for (Py_ssize_t i = 0; sequence && i < PySequence_Fast_GET_SIZE(o); i++)

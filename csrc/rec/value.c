@@ -462,9 +462,9 @@ void cc_value_copied(CcRec *rec, PyObject *o) {
     cc_vec_push(&rec->copied, p->id);
 }
 
-void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted) {
+static void written(CcRec *rec, CcSource source, int parent, PyObject *key, int index, bool deleted) {
     bool is_new;
-    const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, 0, &is_new);
+    const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, index, &is_new);
     /* Not read before it is written: any value will do, present or absent; a deleted one must be present. */
     if (is_new) {
         cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
@@ -472,6 +472,16 @@ void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bo
     }
     cc_finalizers_written(rec, id);
     cc_sym_written(rec, id);
+}
+
+void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted) {
+    written(rec, source, parent, key, 0, deleted);
+}
+
+void cc_value_written_item(CcRec *rec, int parent, Py_ssize_t index, Py_ssize_t size) {
+    const Py_ssize_t i = index < 0 ? index + size : index;
+    written(rec, CC_SRC_ITEM, parent, NULL, (int)i, false);
+    written(rec, CC_SRC_ITEM, parent, NULL, (int)(i - size), false);
 }
 
 /* ------------------------------------------------------------------ membership */
