@@ -242,8 +242,8 @@ typedef struct CcTrace {
         uint64_t version;
     }) written;
     CC_VEC(struct CcWritten) born; /* results that torch itself has written to by `version` (a batch-first GRU's) */
-    bool needs_grad; /* autograd must see its ops */
-    bool scoped;     /* a block of scope.c begins or ends in it */
+    bool needs_grad;               /* autograd must see its ops */
+    bool scoped;                   /* a block of scope.c begins or ends in it */
     /* a guard after such nodes may fail, or code may catch an exception: a run for a new key saves what it writes */
     bool retry;
     /* its graph writes to tensors from outside or draws random numbers: it can't run twice */
