@@ -244,10 +244,12 @@ static void fill_up(Region *g, CcPoint *p, const CcBreakInfo *why, const char *w
     cc_log_add(CC_LOG_EAGER, "%s: after one break, %s", cc_root_name(g->root), what);
 }
 
-/* A recording that ends in the user's own exception is no failure; but code that always raises is not worth
- * recording. */
+/* A recording that ends in the user's own exception is no failure, but nothing that later calls could use: after some
+ * of them the raise becomes a break. Code that always raises is not worth recording. */
 static void note_raise(Region *g, const CcBreakInfo *why) {
+    enum { PATIENCE = 3 };
     CcRoot *root = g->root;
+    if (!strict(g) && ++root->raises >= PATIENCE && cc_rec_break_at_raise(g->rec)) root->raises = 0;
     if (g->point != NULL && ++g->point->raised >= root->knobs.give_up_limit)
         fill_up(g, g->point, why, "every recording ended in an exception");
     if (g->first && root->entry.n == 0 && !root->eager_only && ++root->give_ups >= root->knobs.give_up_limit) {

@@ -115,10 +115,18 @@ static bool keeps(const CcCallee *c, const CcEvent *ev) {
            !cc_callee_has(c, CC_TRAIT_HASHES) && !cc_callee_has(c, CC_TRAIT_HASHES_ALL);
 }
 
+/* Exceptions of most classes just keep their arguments; OSError and its kin look at them. */
+static bool keeps_arguments(PyObject *callable) {
+    return PyExceptionClass_Check(callable) &&
+           ((PyTypeObject *)callable)->tp_init == ((PyTypeObject *)PyExc_BaseException)->tp_init &&
+           ((PyTypeObject *)callable)->tp_new == ((PyTypeObject *)PyExc_BaseException)->tp_new;
+}
+
 /* A call that stores its arguments unread, that is recorded as a frame, or that is a break: of a Python function without
  * a row, of C code without one, of print. */
 static bool carries_call(const CcEvent *ev) {
     PyObject *callable = ev->in[0];
+    if (keeps_arguments(callable)) return ev->kind == CC_EV_CALL;
     const CcCallee callee = cc_callee_find(callable);
     if (callee.kind == CC_CALLEE_PRINT) return true;
     if (callee.kind == CC_CALLEE_WRITE) return ev->kind == CC_EV_CALL && keeps(&callee, ev);

@@ -79,6 +79,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->unweak);
     while (rec->spent.n > 0) Py_DECREF(rec->spent.at[--rec->spent.n]);
     cc_vec_free(&rec->spent);
+    Py_CLEAR(rec->raising_co);
     Py_CLEAR(rec->handled_outer);
     Py_CLEAR(rec->handled_start);
     cc_break_clear(&rec->why);
@@ -488,8 +489,18 @@ static bool site_of_unbuildable(const CcRec *rec) {
     return false;
 }
 
+static void note_raising(CcRec *rec, const CcAct *act) {
+    Py_XSETREF(rec->raising_co, act != NULL ? (PyCodeObject *)Py_NewRef(act->co) : NULL);
+    rec->raising_pc = act != NULL ? act->pc : 0;
+}
+
+bool cc_rec_break_at_raise(CcRec *rec) {
+    return rec->raising_co != NULL && cc_site_mark(rec, rec->raising_co, rec->raising_pc);
+}
+
 static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
+    note_raising(rec, ev->kind == CC_EV_RAISE ? act : NULL);
     if (rec->maybe_freed.n + rec->unweak.n > 0) cc_finalizers_check_freed(rec);
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
@@ -513,7 +524,7 @@ static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
         if (listed != CC_OK) return listed;
         if (site != NULL && !(ev->flags & CC_EV_INNER)) {
             const CcGo go = cc_rec_break(rec, act, site->why.reason, NULL);
-            if (go == CC_BREAK) cc_break_copy(&rec->done->brk, &site->why);
+            if (go == CC_BREAK && site->why.reason != CC_R_RAISED) cc_break_copy(&rec->done->brk, &site->why);
             return go;
         }
     }
@@ -557,6 +568,7 @@ static CcGo after(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (ev->result == NULL && PyErr_Occurred()) { /* what was read before the exception still needs guards */
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
+        if (rec->raising_co == NULL) note_raising(rec, act);
         rec->raised = true;
         const CcGo go = cc_op_after(rec, act, ev);
         rec->raised = false;

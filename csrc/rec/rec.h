@@ -321,7 +321,9 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value);
 bool cc_rec_done(const CcRec *rec); /* a finished trace waits to be taken */
 /* The finished trace, owned by the caller; NULL when there is none. */
 CcTrace *cc_rec_take(CcRec *rec);
-bool cc_rec_told(const CcRec *rec);              /* code asked whether it is being compiled, and the answer was yes */
+bool cc_rec_told(const CcRec *rec); /* code asked whether it is being compiled, and the answer was yes */
+/* After a recording that ended in an exception: the next ones break at the instruction that raised it. False: they do. */
+bool cc_rec_break_at_raise(CcRec *rec);
 const CcBreakInfo *cc_rec_why(const CcRec *rec); /* reason of the last break or give-up; NULL: none */
 /* Answers torch.compiler.is_compiling and its kin for code that CPython runs after a recording of the same call has
  * answered yes to other code: new reference. NULL (no error): func is another function, or the code gets eager's

@@ -198,8 +198,11 @@ struct CcRec {
     bool weakref_freed;    /* an object with weak references was freed */
     /* a frame's drop of an object from outside was observed: the trace ends here, so a replay's last step drops it */
     bool observed_drop;
-    bool died;      /* ... at an unknown place */
-    bool raised;    /* the current event of after() raised */
+    bool died;   /* ... at an unknown place */
+    bool raised; /* the current event of after() raised */
+    /* the event that raised the exception which unwinds the frames now, a strong reference; NULL: none does */
+    PyCodeObject *raising_co;
+    int raising_pc;
     bool differs;   /* this event reads what differs in most calls: it becomes a break */
     bool judged;    /* in before() or after() of an event, which look at `differs` */
     CcEvent *event; /* the innermost one that before() or after() looks at; NULL: none */

@@ -1,0 +1,151 @@
+"""Functions that raise in some calls: the caller gets eager's exception, and after some of them the instruction that raises is
+a graph break, so that calls that raise run compiled code up to there (csrc/rec/rec.c, cc_rec_break_at_raise).
+
+PYTEST_DONT_REWRITE: one of the functions is about a plain assert."""
+
+import contextlib
+import traceback
+
+import ccompile
+import pytest
+import torch
+from ccompile.api import compiled_of
+from conftest import EAGER, alike, replaying
+
+
+class Refused(Exception):
+    def __init__(self, n, x):
+        super().__init__(f"refused {n}")
+        self.n, self.x = n, x
+
+
+class Log:
+    def __init__(self):
+        self.seen, self.calls, self.last = [], 0, None
+
+
+def by_shape(x, n, log):
+    for _ in range(4):
+        x = x.sin() * 1.01
+    if x.shape[-1] != 4:
+        raise ValueError(f"expected 4, got {x.shape[-1]}")
+    return x
+
+
+def by_number(x, n, log):
+    y = x * 2
+    log.calls += 1
+    if n % 2:
+        raise ValueError("odd")
+    return y + log.calls
+
+
+def asserted(x, n, log):
+    y = x + n
+    assert n % 2 == 0, f"{n} is odd"
+    return y
+
+
+def helper(x, n, log):
+    log.seen.append(n)
+    return by_number(x + 1, n, log) * 3
+
+
+def checked(x, n):
+    if n % 2:
+        raise Refused(n % 4, x * 2)
+    return x
+
+
+def with_state(x, n, log):
+    log.last = x * 3
+    x.add_(1)
+    return checked(x, n) + log.last
+
+
+def in_block(x, n, log):
+    with torch.no_grad():
+        y = x * 2
+        if n % 2:
+            raise KeyError("block")
+    return y
+
+
+def in_finally(x, n, log):
+    try:
+        y = x * 2
+        if n % 2:
+            raise KeyError("tried")
+    finally:
+        log.seen.append(n % 2)
+    return y
+
+
+def chained(x, n, log):
+    y = x * 2
+    try:
+        if n % 2:
+            raise KeyError("inner")
+    except KeyError as e:
+        raise RuntimeError("outer") from e
+    return y
+
+
+def by_c_code(x, n, log):
+    y = x * 2
+    return y + {0: 1}[n % 2]
+
+
+def by_tensor(x, n, log):
+    y = x * 2
+    if x.sum() < 0:
+        raise ArithmeticError("negative")
+    return y
+
+
+def also_caught(x, n, log):
+    with contextlib.suppress(Refused):
+        checked(x, n % 3)
+    return checked(x * 2, n)
+
+
+CASES = [by_shape, by_number, asserted, helper, with_state, in_block, in_finally, chained, by_c_code, by_tensor, also_caught]
+
+
+def attempt(fn, x, n, log):
+    try:
+        return fn(x, n, log), log, x
+    except Exception as e:
+        frames = [(f.name, f.lineno) for f in traceback.extract_tb(e.__traceback__) if f.filename == __file__][1:]
+        return type(e), str(e), vars(e), frames, type(e.__cause__), type(e.__context__), log, x
+
+
+def given(i):
+    return torch.full((2, 4 + i % 2), 1.0 - 2 * (i % 2)), i
+
+
+@pytest.mark.parametrize("fn", CASES)
+def test_exceptions_are_those_of_eager(fn):
+    compiled, logs = ccompile.compile(fn, isolate_recompiles=True), (Log(), Log())
+    for i in range(24):
+        alike(attempt(fn, *given(i), logs[0]), attempt(compiled, *given(i), logs[1]), path=f"call {i}")
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("fn", [by_shape, by_number, asserted, helper, with_state, by_tensor])
+def test_calls_that_raise_are_replayed(fn):
+    compiled, log = ccompile.compile(fn, isolate_recompiles=True), Log()
+    for i in range(24):
+        attempt(compiled, *given(i), log)
+    recorded = compiled_of(compiled).report()["recordings"]
+    with replaying(6):
+        for i in range(24, 30):
+            attempt(compiled, *given(i), log)
+    assert compiled_of(compiled).report()["recordings"] == recorded
+
+
+@pytest.mark.parametrize("fn", [by_shape, by_number, asserted])
+def test_a_whole_graph_raises_what_the_function_raises(fn):
+    compiled, logs = ccompile.compile(fn, fullgraph=True), (Log(), Log())
+    for i in range(16):
+        alike(attempt(fn, *given(i), logs[0])[:2], attempt(compiled, *given(i), logs[1])[:2], path=f"call {i}")
