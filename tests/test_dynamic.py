@@ -2,6 +2,7 @@
 dynamic=None, True and False, and must match eager; None may need no more recordings than the row says."""
 
 import collections
+import math
 import operator
 import random
 import warnings
@@ -703,6 +704,47 @@ def backwards_through_a_list():
         return path[::-1], state.max()
 
     return fn, lambda i: (torch.rand(5, 3, generator=generator(i)), torch.rand(3, 3, generator=generator(i)))
+
+
+@settling
+def groups_of_parameters_behind_a_break():
+    groups, step = [{"lr": 0.1, "p": torch.ones(3)}, {"lr": 0.2, "p": torch.ones(3)}], [0]
+
+    def fn(x):
+        for group in groups:
+            print(end="")
+            group["p"].add_(x, alpha=-group["lr"])
+        step[0] += 1
+        groups[0]["lr"] = 0.1 * math.cos(step[0])
+        return groups[0]["p"] * 1
+
+    return fn, lambda i: (torch.rand(3, generator=generator(i)),)
+
+
+@settling
+def stages_made_in_the_call():
+    def fn(x):
+        y = x
+        for stage in [lambda v: v + x, lambda v: v * 2, torch.relu]:
+            print(end="")
+            y = stage(y)
+        for name, stage in {"a": lambda v: v - 1, "b": lambda v: v / 3}.items():
+            print(name, end="")
+            y = stage(y)
+        return y
+
+    return fn, lambda i: (torch.rand(3, generator=generator(i)),)
+
+
+@settling
+def pairs_of_functions_and_numbers():
+    def fn(x, scale):
+        for stage, by in [(lambda v: v + x, scale), (lambda v: v * scale, 2 * scale)]:
+            if x.sum() > 0:
+                x = stage(x) * by
+        return x
+
+    return fn, lambda i: (torch.rand(3, generator=generator(i)), 0.5 + i)
 
 
 @pytest.mark.skipif(EAGER, reason="needs ccompile")

@@ -258,14 +258,19 @@ static bool of_call(const CcGuards *gs, const CcGuard *g) {
     return calls && of_call(gs, parent);
 }
 
-/* Whether the caller may have made what this guard reads: an argument, an item of an argument or of what a slot holds,
- * or a part of a partial or wrapper. */
+/* A part of what its parent reads: an item, or what an iterator holds. */
+static bool is_part(const CcGuard *g) {
+    return g->source == CC_SRC_ITEM || g->source == CC_SRC_KEY || g->source == CC_SRC_REDUCE ||
+           g->source == CC_SRC_CONTAINER;
+}
+
+/* Whether the caller may have made what this guard reads: an argument, something in an argument or in what a slot
+ * holds, or a part of a partial or wrapper. */
 static bool from_caller(const CcGuards *gs, const CcGuard *g) {
-    if (g->source == CC_SRC_ITEM || g->source == CC_SRC_KEY) {
-        const uint8_t source = gs->g.at[g->parent].source;
-        return source == CC_SRC_ARG || source == CC_SRC_SLOT;
-    }
-    return g->source != CC_SRC_SLOT && of_call(gs, g);
+    enum { DEPTH = 6 }; /* an item of a tuple in a list that an iterator holds */
+    if (!is_part(g)) return g->source != CC_SRC_SLOT && of_call(gs, g);
+    for (int i = 0; i < DEPTH && is_part(g); i++) g = &gs->g.at[g->parent];
+    return g->source == CC_SRC_ARG || g->source == CC_SRC_SLOT;
 }
 
 bool cc_resume_function(CcRec *rec, int id, PyObject *v) {
