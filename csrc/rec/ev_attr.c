@@ -64,7 +64,7 @@ static bool pure_getset(const PyDescrObject *d) {
 /* Whether the lookup may run unknown C code. */
 static bool opaque_descriptor(PyObject *d) {
     PyTypeObject *t = Py_TYPE(d);
-    if (cc_special_describes(d)) return true;
+    if (cc_dunder_describes(d)) return true;
     if (cc_python_class(t) || t->tp_descr_get == NULL) return false;
     if (t == &PyGetSetDescr_Type) {
         const PyDescrObject *descr = (PyDescrObject *)d;
@@ -251,7 +251,7 @@ static CcGo look_type(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     cc_attr_class_of(rec, o);
     if (look_at_hook(rec, meta)) return CC_OK;
     PyObject *m = look_in_class(rec, act, meta, name), *d = look_in_class(rec, act, t, name);
-    if ((m != NULL && cc_special_describes(m)) || (d != NULL && cc_special_describes(d)))
+    if ((m != NULL && cc_dunder_describes(m)) || (d != NULL && cc_dunder_describes(d)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
     if ((m == NULL && d == NULL) || (m != NULL && runs_python(m)) || (d != NULL && runs_python(d)))
         guard_special(rec, meta, str_getattr);
@@ -350,7 +350,7 @@ static CcGo look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 
 static CcGo attr_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, bool generic) {
     if (cc_tens_is(o)) return tensor_before(rec, act, o, name);
-    if (!PyUnicode_Check(name) || (!generic && cc_special_reads(Py_TYPE(o))))
+    if (!PyUnicode_Check(name) || (!generic && cc_dunder_reads(Py_TYPE(o))))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, cc_type_name(o));
     if (rec->of_class.n > 0 && written_elsewhere(rec, o, name))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, PyUnicode_AsUTF8(name));
@@ -611,7 +611,7 @@ static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
         return plain_of_class(rec, o, name, v) ? CC_OK
                                                : cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_special_describes(d)))
+    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_dunder_describes(d)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d) != &PyProperty_Type &&
         Py_TYPE(d) != &PyMemberDescr_Type && !cc_python_class(Py_TYPE(d)) && origin != CC_O_FRESH)
@@ -628,7 +628,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr changes a tensor");
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_special_describes(d)))
+    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_dunder_describes(d)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     look_at_store(rec, act, o, name, v, true);
     return CC_OK;

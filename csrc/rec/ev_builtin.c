@@ -173,7 +173,7 @@ static CcGo attr_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     if (b->c->n < 2) return CC_OK;
     if (has(b, CC_TRAIT_GENERIC)) return cc_attr_generic_before(b->rec, b->act, in[0], in[1]);
-    const CcGo done = cc_special_get(b->rec, b->act, b->ev, in, b->c->n, has(b, CC_TRAIT_UNSEEN));
+    const CcGo done = cc_dunder_get(b->rec, b->act, b->ev, in, b->c->n, has(b, CC_TRAIT_UNSEEN));
     return done == CC_OK ? cc_attr_before(b->rec, b->act, in[0], in[1]) : done;
 }
 
@@ -181,7 +181,7 @@ static CcGo setattr_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     if (b->c->n < 2) return CC_OK;
     if (has(b, CC_TRAIT_GENERIC)) return cc_attr_generic_store_before(b->rec, b->act, in[0], in[1], argument(b, 2));
-    const CcGo done = cc_special_set(b->rec, b->act, b->ev, in[0], in[1], argument(b, 2));
+    const CcGo done = cc_dunder_set(b->rec, b->act, b->ev, in[0], in[1], argument(b, 2));
     return done == CC_OK ? cc_attr_store_before(b->rec, b->act, in[0], in[1], argument(b, 2)) : done;
 }
 

@@ -407,19 +407,19 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     switch (ev->kind) {
     case CC_EV_ATTR: {
         PyObject *const read[] = {ev->in[0], ev->name};
-        CcGo done = cc_special_get(rec, act, ev, read, 2, false);
+        CcGo done = cc_dunder_get(rec, act, ev, read, 2, false);
         if (done == CC_OK) done = cc_attr_computed(rec, act, ev);
         if (done != CC_OK) return done;
         const CcGo go = cc_attr_before(rec, act, ev->in[0], ev->name);
         return go == CC_OK && cc_sym_sized(rec, ev->in[0]) ? cc_sym_attr(rec, act, ev, ev->in[0], ev->name) : go;
     }
     case CC_EV_STORE_ATTR: {
-        const CcGo done = cc_special_set(rec, act, ev, ev->in[0], ev->name, ev->in[1]);
+        const CcGo done = cc_dunder_set(rec, act, ev, ev->in[0], ev->name, ev->in[1]);
         return done == CC_OK ? cc_attr_store_before(rec, act, ev->in[0], ev->name, ev->in[1]) : done;
     }
     case CC_EV_SUBSCR:
     case CC_EV_STORE_SUBSCR: {
-        const CcGo done = cc_special_item(rec, act, ev);
+        const CcGo done = cc_dunder_item(rec, act, ev);
         if (done != CC_OK) return done;
         return ev->kind == CC_EV_SUBSCR ? cc_item_before(rec, act, ev) : cc_item_store_before(rec, act, ev);
     }

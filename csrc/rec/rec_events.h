@@ -22,15 +22,15 @@ void cc_attr_dunder(CcRec *rec, PyObject *o, const char *name); /* guards type(o
 void cc_attr_class_of(CcRec *rec, PyObject *o);                 /* guards type(o), unless o's own guard implies it */
 void cc_attr_mro(CcRec *rec, PyObject *type);                   /* guards type.__mro__ */
 
-/* ---- ev_special.c: special methods that are C functions, as in `__getattr__ = dict.__getitem__` ---- */
-CC_MUST int cc_special_init(void);
-bool cc_special_reads(PyTypeObject *t); /* __getattr__ or __getattribute__ */
-bool cc_special_describes(PyObject *d); /* __get__ or __set__ of a descriptor */
+/* ---- ev_dunder.c: special methods that are C functions, as in `__getattr__ = dict.__getitem__` ---- */
+CC_MUST int cc_dunder_init(void);
+bool cc_dunder_reads(PyTypeObject *t); /* __getattr__ or __getattribute__ */
+bool cc_dunder_describes(PyObject *d); /* __get__ or __set__ of a descriptor */
 /* Perform the access by Python code, which is recorded. CC_OK: the object has no such hook.
  * in: o, name[, default] as of getattr(), or with `asks` of hasattr() */
-CcGo cc_special_get(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, bool asks);
-CcGo cc_special_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *o, PyObject *name, PyObject *v);
-CcGo cc_special_item(CcRec *rec, CcAct *act, CcEvent *ev);
+CcGo cc_dunder_get(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, bool asks);
+CcGo cc_dunder_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *o, PyObject *name, PyObject *v);
+CcGo cc_dunder_item(CcRec *rec, CcAct *act, CcEvent *ev);
 
 /* ---- ev_call.c: calls ---- */
 CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames);

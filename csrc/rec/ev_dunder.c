@@ -6,7 +6,7 @@
 static PyObject *str_get, *str_getattr, *str_getattribute, *str_setattr, *str_delattr;
 static PyObject *str_getitem, *str_setitem, *str_delitem, *str_descr_set;
 
-int cc_special_init(void) {
+int cc_dunder_init(void) {
     const struct {
         PyObject **at;
         const char *name;
@@ -51,9 +51,9 @@ static PyObject *in_c(PyTypeObject *t, PyObject *name) {
     return is_method(d) && PyUnicode_Compare(PyDescr_NAME(d), name) == 0 ? NULL : d;
 }
 
-bool cc_special_reads(PyTypeObject *t) { return in_c(t, str_getattr) != NULL || in_c(t, str_getattribute) != NULL; }
+bool cc_dunder_reads(PyTypeObject *t) { return in_c(t, str_getattr) != NULL || in_c(t, str_getattribute) != NULL; }
 
-bool cc_special_describes(PyObject *d) {
+bool cc_dunder_describes(PyObject *d) {
     return in_c(Py_TYPE(d), str_get) != NULL || in_c(Py_TYPE(d), str_descr_set) != NULL;
 }
 
@@ -114,9 +114,9 @@ static CcGo perform(CcEvent *ev, PyObject *f, PyObject *const *in, int n) {
     return CC_DONE;
 }
 
-CcGo cc_special_get(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, bool asks) {
+CcGo cc_dunder_get(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, bool asks) {
     PyTypeObject *t = Py_TYPE(in[0]);
-    if (!cc_special_reads(t) || PyType_Check(in[0]) || PyModule_Check(in[0]) || cc_tens_is(in[0])) return CC_OK;
+    if (!cc_dunder_reads(t) || PyType_Check(in[0]) || PyModule_Check(in[0]) || cc_tens_is(in[0])) return CC_OK;
     if (cc_value_unknown(rec, in[0])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, t->tp_name);
     cc_attr_dunder(rec, in[0], "__getattribute__");
     cc_attr_dunder(rec, in[0], "__getattr__");
@@ -142,12 +142,12 @@ static CcGo without_result(CcEvent *ev, CcGo go) {
     return go;
 }
 
-CcGo cc_special_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *o, PyObject *name, PyObject *v) {
+CcGo cc_dunder_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *const in[] = {o, name, v};
     return without_result(ev, call_hook(rec, act, ev, v != NULL ? str_setattr : str_delattr, in, v != NULL ? 3 : 2));
 }
 
-CcGo cc_special_item(CcRec *rec, CcAct *act, CcEvent *ev) {
+CcGo cc_dunder_item(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (ev->kind == CC_EV_SUBSCR) return call_hook(rec, act, ev, str_getitem, ev->in, 2);
     const bool sets = ev->in[2] != NULL;
     return without_result(ev, call_hook(rec, act, ev, sets ? str_setitem : str_delitem, ev->in, sets ? 3 : 2));

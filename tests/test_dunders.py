@@ -1,4 +1,4 @@
-"""Special methods of a class that are C functions, as in `__getattr__ = dict.__getitem__` (csrc/rec/ev_special.c): CPython
+"""Special methods of a class that are C functions, as in `__getattr__ = dict.__getitem__` (csrc/rec/ev_dunder.c): CPython
 calls them inside its slots, without a frame. What they read is guarded, what they write is written in each call."""
 
 import collections
