@@ -595,8 +595,9 @@ static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (drops_gradient(rec, o, name, v) || asks_gradient(rec, o, name, v)) return CC_OK;
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "an attribute of a tensor is set");
-    if (PyFunction_Check(o)) cc_value_function_written(rec);
     const CcOrigin origin = cc_value_origin(rec, o);
+    /* one that the trace has made is none of those that are matched by code */
+    if (PyFunction_Check(o) && origin != CC_O_FRESH) cc_value_function_written(rec);
     if (PyExceptionInstance_Check(o) && origin != CC_O_SOURCE &&
         PyUnicode_CompareWithASCIIString(name, "__traceback__") == 0)
         return CC_OK; /* contextlib restores what throw() changed */

@@ -36,7 +36,8 @@ static void abort_recording(CcRec *rec) {
     cc_map_free(&rec->distinct);
     rec->copied.n = rec->grad_mark.n = rec->context.n = 0;
     cc_map_free(&rec->sized);
-    rec->pending.n = rec->copies.n = rec->filled.n = 0;
+    while (rec->pending.n > 0) Py_DECREF(rec->pending.at[--rec->pending.n].object);
+    rec->copies.n = rec->filled.n = 0;
     rec->lazy = false;
     rec->before.n = 0;
     cc_trace_free(rec->trace);

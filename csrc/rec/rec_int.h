@@ -175,15 +175,15 @@ struct CcRec {
     CcHints *hints;    /* borrowed */
     uint64_t salt;     /* for guard paths */
     CcMap sized;       /* graph value + 1: its sizes depend on symbols */
-    /* numbers just read that will become symbols */
+    /* numbers just read that will become symbols; strong references, as the event may replace them */
     CC_VEC(struct CcPending {
         int guard;
         PyObject *object;
     }) pending;
     /* floats and numpy scalars in slots that this recording has replaced by copies (resume.c) */
-    CC_VEC(struct CcPending) copies;
-    CC_VEC(PyObject *) filled; /* containers from outside, held by `keep`, with symbols for their numbers */
-    bool lazy;                 /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
+    CC_VEC(struct CcPending) copies; /* held by `keep` */
+    CC_VEC(PyObject *) filled;       /* containers from outside, held by `keep`, with symbols for their numbers */
+    bool lazy; /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
 
     const char *rigid; /* why all symbols must become constants; NULL: they need not */
     /* the first node that ran arbitrary Python code: its call site and name; co NULL: none */

@@ -145,7 +145,7 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
             return false;
         cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(number));
     }
-    cc_vec_push(&rec->pending, (struct CcPending){guard, number});
+    cc_vec_push(&rec->pending, (struct CcPending){guard, Py_NewRef(number)});
     return true;
 }
 
@@ -178,29 +178,32 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
     return cc_sym_new(rec, value, false);
 }
 
+static void make_constant(CcRec *rec, struct CcPending p) {
+    CcGuards *gs = &rec->trace->guards;
+    if (number_of(rec->trace, p.guard) == NULL) {
+        const bool often = cc_hint_taken(rec->hints, gs, p.guard, rec->salt);
+        if (often && rec->judged) rec->differs = true; /* the event becomes a break */
+        else cc_guard_check(gs, p.guard, CC_CHK_VALUE, p.object);
+        return;
+    }
+    PyObject *o = from_source(rec, p.guard, p.object); /* a symbol, but C code has just read it */
+    cc_sym_pin(rec, o);
+    Py_DECREF(o);
+}
+
 /* Pending numbers that no event delivered become constants, since C code has read them. */
 void cc_sym_drop_pending(CcRec *rec) {
-    for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) {
-        const struct CcPending p = rec->pending.at[i];
-        CcGuards *gs = &rec->trace->guards;
-        if (number_of(rec->trace, p.guard) == NULL) {
-            const bool often = cc_hint_taken(rec->hints, gs, p.guard, rec->salt);
-            if (often && rec->judged) rec->differs = true; /* the event becomes a break */
-            else cc_guard_check(gs, p.guard, CC_CHK_VALUE, p.object);
-            continue;
-        }
-        PyObject *o = from_source(rec, p.guard, p.object); /* a symbol, but C code has just read it */
-        cc_sym_pin(rec, o);
-        Py_DECREF(o);
-    }
-    rec->pending.n = 0;
+    for (int i = 0; rec->trace != NULL && i < rec->pending.n; i++) make_constant(rec, rec->pending.at[i]);
+    while (rec->pending.n > 0) Py_DECREF(rec->pending.at[--rec->pending.n].object);
 }
 
 static PyObject *take_pending(CcRec *rec, int i) {
     const struct CcPending p = rec->pending.at[i];
     rec->pending.at[i] = cc_vec_last(&rec->pending);
     rec->pending.n--;
-    return from_source(rec, p.guard, p.object);
+    PyObject *o = from_source(rec, p.guard, p.object);
+    Py_DECREF(p.object);
+    return o;
 }
 
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
