@@ -1,0 +1,220 @@
+"""Lists and dicts whose items a function reads, writes by place or key, and looks through (csrc/rec/ev_item.c, symsource.c):
+counters in a list, sums of what was written, two names for one container. Results and containers are eager's, also behind the call
+that records."""
+
+import collections
+import random
+
+import ccompile
+import pytest
+import torch
+from ccompile.api import compiled_of
+from conftest import EAGER
+
+
+def counter(x, n, m, k):
+    n[0] += 1
+    return x * n[0]
+
+
+def counter_from_the_end(x, n, m, k):
+    n[-1] += 1
+    return x * n[-1] + n[2]
+
+
+def written_twice(x, n, m, k):
+    n[0] += k
+    n[0] *= 2
+    return x + n[0]
+
+
+def under_two_names(x, n, m, k):
+    n[0] += 1
+    n[-3] += 1
+    return x * n[0] + n[-3]
+
+
+def others(x, n, m, k):
+    n[0] = k
+    return x * n[0] + n[1] + m[2]
+
+
+def summed(x, n, m, k):
+    n[1] = k * 2
+    m[0] = n[1] + n[2]
+    return x * n[1] + m[0]
+
+
+def rate_of_count(x, n, m, k):
+    n[0] += 1
+    m[1] = 0.1 * n[0]
+    return x * m[1]
+
+
+SETTLING = [counter, counter_from_the_end, written_twice, under_two_names, others, summed, rate_of_count]
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("start", [0, 0.5])
+@pytest.mark.parametrize("fn", SETTLING)
+def test_recordings_end(fn, start):
+    compiled, sides = ccompile.compile(fn, isolate_recompiles=True), [[[start, 1.5, 2], [4, 5.5, 6]] for _ in range(2)]
+    for i in range(16):
+        out = [f(torch.ones(2), *side, i + start) for f, side in zip((fn, compiled), sides)]
+        torch.testing.assert_close(*out)
+        assert repr(sides[0]) == repr(sides[1])
+        if i == 8:
+            recorded = compiled_of(compiled).report()["recordings"]
+    assert compiled_of(compiled).report()["recordings"] == recorded
+
+
+LOOKED_AT = {
+    "max": lambda n: max(n),
+    "sum": lambda n: sum(n),
+    "sorted": lambda n: sorted(n),
+    "text": lambda n: str(n),
+    "equal": lambda n: n == [1, 2, 6],
+    "contains": lambda n: 6 in n,
+    "index": lambda n: n.index(n[2]),
+    "tuple": lambda n: tuple(n),
+    "min of items": lambda n: min(*n),
+    "tensor": lambda n: torch.tensor(n),
+    "format": lambda n: f"{n}",
+}
+
+
+@pytest.mark.parametrize("moved", [lambda n: [*n], tuple, list, enumerate], ids=["display", "tuple", "list", "enumerate"])
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_items_that_were_moved_before_they_are_read(name, moved):
+    def fn(x, n):
+        moved(n)
+        return x + 1, LOOKED_AT[name](n)
+
+    compiled = ccompile.compile(fn)
+    for k in (3, 4, 6, 10, 14, 26, 2, 7.5, 9):
+        assert repr(compiled(torch.ones(2), [1, 2, k])) == repr(fn(torch.ones(2), [1, 2, k]))
+
+
+def test_the_result_of_an_event_that_ends_the_recording_is_no_copy():
+    def fn(x, m, k):
+        m[0] = k * 2
+        m.append(max(m))
+        return x
+
+    compiled, m = ccompile.compile(fn), [0, 1, 2]
+    for k in (2, 3, 4, 5, 4, 7):
+        m[1] = k + 1
+        compiled(torch.ones(2), m, k)
+        assert all(v is v + 1 - 1 for v in m), m  # CPython has one object for each small int
+
+
+def test_numbers_that_an_event_replaces():
+    """The recorder still needs them: it had read freed memory, and later allocations crashed."""
+
+    class Sub(dict):
+        pass
+
+    def fn(x, d, i):
+        d |= {"z": i}
+        return x + 1
+
+    compiled = ccompile.compile(fn)
+    for kind in (Sub, collections.OrderedDict):
+        for start in range(20):
+            d = kind({"a": 4, "b": 5.5, 0: 6})
+            for i in range(6):
+                compiled(torch.ones(2), d, (i + start) % 4)
+            assert d["z"] == (5 + start) % 4
+    assert len([[1] * 4 for _ in range(1000)] + [list(range(3)) for _ in range(3000)]) == 4000
+
+
+# ---- functions drawn line by line ----------------------------------------------------------------------------------------
+
+
+def line_of_lists(draw):
+    """A line of a function of x, lists a and b, numbers k and i."""
+    l, m = draw.choice("ab"), draw.choice("ab")
+
+    def place():
+        return draw.choice(["0", "1", "2", "-1", "-2", "-3", "i"])
+
+    def value():
+        at, of = place(), draw.choice("ab")
+        return draw.choice(
+            [f"{of}[{at}]", f"{of}[{at}] + 1", f"{of}[{at}] * 2", "3", "k", "k + 0.5", "x.size(0)", "i", f"len({of})", f"sum({of})"]
+            + [f"max({of})", f"{of}[0:2][0]", f"[*{of}][-1]", "k * 2"]
+        )
+
+    return draw.choice(
+        [f"{l}[{place()}] {draw.choice(['=', '=', '+=', '*='])} {value()}"] * 6
+        + [f"r.append({value()})", f"r.append({value()})", f"y = y * {value()}", f"{l}.append({value()})", f"{l}.pop()"]
+        + [f"print({l}[{place()}])", f"r.append({value()} in {l})", f"r.extend(v for v in {l})", f"{l}.sort()"]
+        + [f"{l}[0], {l}[1] = {l}[1], {l}[0]", f"r.append(tuple({l}))", f"{l}[1:] = [{value()}, {value()}]"]
+        + [f"{l}.reverse()", f"r.append({l} == {m})", f"if {value()} > 2: {l}[0] = {value()}"]
+    )
+
+
+def line_of_dicts(draw):
+    """The same for dicts a and b."""
+    d, e = draw.choice("ab"), draw.choice("ab")
+
+    def key():
+        return draw.choice(["'a'", "'b'", "'c'", "i", "'z'", "'ab'[i % 2]"])
+
+    def value():
+        of = draw.choice("ab")
+        return draw.choice(
+            [f"{of}[{key()}]", f"{of}.get({key()}, 7)", f"{of}[{key()}] + 1", f"{of}.get({key()}, 2) * 2", "k", "x.size(0)", "k + 0.5", "i"]
+            + [f"len({of})", f"sum({of}.values())", f"max({of}.values())", f"list({of}.values())[0]", f"next(iter({of}.values()))"]
+            + [f"dict({of}).get('a', 0)", f"[*{of}.items()][-1][1]", f"{{**{of}}}.get('b', 1)", "3"]
+        )
+
+    return draw.choice(
+        [f"{d}[{key()}] {draw.choice(['=', '=', '+=', '*='])} {value()}"] * 6
+        + [f"r.append({value()})", f"r.append({value()})", f"y = y * {value()}", f"r.append({d}.pop({key()}, None))", f"del {d}[{key()}]"]
+        + [f"print({d}.get({key()}))", f"r.append({key()} in {d})", f"r.extend({d}.values())", f"r.extend({d}.items())", f"r.append(str({d}))"]
+        + [f"{d}.update({e})", f"{d}.setdefault({key()}, {value()})", f"{d} |= {{{key()}: {value()}}}", f"r.append({d} == {e})"]
+        + [f"for q in {d}: print(q, {d}[q]); y = y + 1", f"r.append([v + w for v, w in zip({d}.values(), {e}.values())])"]
+        + [f"if {value()} > 2: {d}[{key()}] = {value()}", f"r.append({d}.popitem())", f"r.append({{q: v for q, v in {d}.items()}})"]
+    )
+
+
+def of_lists(draw):
+    return lambda call: [call, call + 1, call + 2]
+
+
+def of_dicts(draw):
+    sub = type("Sub", (dict,), {})
+    kinds = [dict, dict, collections.OrderedDict, lambda d: collections.defaultdict(int, d), sub, collections.Counter]
+    kind = draw.choice(kinds)
+    return lambda call: kind({"a": call, "b": call + 0.5, "c": 3, call: 1})
+
+
+def numbers(container):
+    return container.values() if isinstance(container, dict) else container
+
+
+@pytest.mark.parametrize("first", range(0, 400, 50))
+@pytest.mark.parametrize("line, containers", [(line_of_lists, of_lists), (line_of_dicts, of_dicts)], ids=["lists", "dicts"])
+def test_drawn_functions(line, containers, first, capsys):
+    for seed in range(first, first + 50):
+        draw = random.Random(seed)
+        lines, made, scope = [line(draw) for _ in range(draw.randrange(3, 9))], containers(draw), {}
+        errors = "IndexError, KeyError, ValueError, RuntimeError, StopIteration"
+        text = "def f(x, a, b, k, i):\n y, r = x, []\n try:\n  " + "\n  ".join(lines)
+        text += f"\n except ({errors}) as e:\n  r.append((type(e), str(e)))\n return y, r"
+        exec(text, scope)
+        ccompile.reset()
+        fns = scope["f"], ccompile.compile(scope["f"])
+        sides = [[made(1), made(4)] for _ in fns]
+        for call in range(9):
+            k, i, x = draw.choice([call, call * 0.5, 2]), draw.choice([0, 1, call % 3]), torch.arange(2.0 + call % 2)
+            change, told = draw.random(), []
+            for fn, side in zip(fns, sides):
+                if change < 0.15 or any(abs(v) > 1e6 for one in side for v in numbers(one)):
+                    side[:] = [made(call), made(call + 2)]
+                elif change < 0.3:
+                    side[1] = side[0]
+                y, r = fn(x, *side, k, i)
+                told.append(repr((y.tolist(), r, side, capsys.readouterr().out)))
+            assert told[0] == told[1], f"seed {seed}, call {call}\n{text}"
