@@ -1051,3 +1051,47 @@ def test_what_stays_is_replayed(name):
         fn(torch.ones(3)), fn(torch.ones(3))
         hits(lambda: fn(torch.ones(3)))
     assert ccompile.counters()["graph_break"] == before
+
+
+class WithSlots:
+    __slots__ = ("n", "z")
+
+
+class WithDefault:
+    n = 5
+
+
+def by_delattr(o):
+    delattr(o, "n")  # noqa: B043
+
+
+def by_statement(o):
+    del o.n
+
+
+def behind_a_write(o):
+    o.z = 1
+    del o.n
+
+
+def by_object(o):
+    o.z = 1
+    object.__delattr__(o, "n")
+
+
+@pytest.mark.parametrize("cls", [types.SimpleNamespace, WithSlots, WithDefault])
+@pytest.mark.parametrize("delete", [by_delattr, by_statement, behind_a_write, by_object])
+def test_deleting_what_is_absent(delete, cls):
+    def fn(x, o):
+        try:
+            delete(o)
+        except AttributeError as e:
+            return x * 2, str(e)
+        return x, ""
+
+    compiled, objects = ccompile.compile(fn), (cls(), cls())
+    for i in range(10):
+        for o in objects if i % 3 == 2 else ():
+            o.n = i
+        (want, why), (got, reason) = (f(torch.ones(2), o) for f, o in zip((fn, compiled), objects))
+        assert torch.equal(got, want) and reason == why

@@ -670,13 +670,15 @@ CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 }
 
 /* C code failed to delete an absent attribute. */
-void cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+CcGo cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     const CcProv *p = cc_value_find(rec, o);
     const int source = cc_value_source(rec, o);
-    if (source < 0 || stores_in_python(Py_TYPE(o), true) || cc_tens_is(o)) return;
+    if (source < 0 || stores_in_python(Py_TYPE(o), true) || cc_tens_is(o)) return CC_OK;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d == NULL || !Py_IS_TYPE(d, &PyMemberDescr_Type)) (void)look_in_dict(rec, act, o, source, name);
-    else if (p == NULL || !p->dirty) (void)look_in_slot(rec, act, o, source, d);
+    else if (p != NULL && p->dirty == CC_DIRTY_ALL) return cc_rec_poison(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
+    else (void)look_in_slot(rec, act, o, source, d);
+    return CC_OK;
 }
 
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {

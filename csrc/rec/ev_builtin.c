@@ -337,6 +337,9 @@ static CcGo setattr_after(const CcBuiltin *b) {
     if (b->result != NULL)
         go = (has(b, CC_TRAIT_GENERIC) ? cc_attr_generic_store : cc_attr_store)(b->rec, b->act, in[0], in[1],
                                                                                 argument(b, 2));
+    else if (b->c->n == 2 &&
+             PyUnicode_Check(in[1])) /* delattr(), or a setattr() without a value, which no guard minds */
+        go = cc_attr_not_there(b->rec, b->act, in[0], in[1]);
     stored(b);
     return go;
 }

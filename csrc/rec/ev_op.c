@@ -476,8 +476,7 @@ static CcGo event_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_STORE_ATTR:
         if (!rec->raised) return cc_attr_store(rec, act, ev->in[0], ev->name, ev->in[1]);
         if (cc_tens_is(ev->in[0])) return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");
-        if (ev->in[1] == NULL) cc_attr_not_there(rec, act, ev->in[0], ev->name);
-        return CC_OK;
+        return ev->in[1] == NULL ? cc_attr_not_there(rec, act, ev->in[0], ev->name) : CC_OK;
     case CC_EV_SUBSCR: return cc_item_after(rec, act, ev);
     case CC_EV_STORE_SUBSCR: return cc_item_store_after(rec, act, ev);
     case CC_EV_BINOP:

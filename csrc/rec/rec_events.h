@@ -11,7 +11,7 @@ CcGo cc_attr_computed(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
-void cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name); /* del o.name raised */
+CcGo cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name); /* del o.name raised */
 /* The same for object.__getattribute__ and __setattr__, which skip Python methods of the class. */
 CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
 CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
