@@ -72,6 +72,7 @@ void cc_escape_restore(CcRec *rec) {
     if (rec->trace == NULL || (rec->trace->symbol.n == 0 && rec->copies.n == 0) || !any_left(rec)) return;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
+    const bool paused = cc_hook_pause(rec->obs, true); /* putting a value into a dict may run __hash__ */
     restore_results(rec, rec->event);
     for (int i = 0; i < rec->frame.n; i++) {
         CcAct *act = rec->frame.at[i].act;
@@ -90,5 +91,6 @@ void cc_escape_restore(CcRec *rec) {
     for (int i = 0; i < rec->filled.n; i++) restore_inside(rec, rec->filled.at[i]);
     for (int i = 0; i < rec->effect.n; i++)
         if (rec->effect.at[i].n > 0 && rec->effect.at[i].in[0] != NULL) restore_inside(rec, rec->effect.at[i].in[0]);
+    cc_hook_pause(rec->obs, paused);
     PyErr_Restore(type, value, traceback);
 }

@@ -288,6 +288,8 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (sliced(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_is(o)) return store_in_tensor_before(rec, act, ev);
     if (PySlice_Check(key) && !cc_inside_guard(rec, key, 1)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "slice");
+    if (ev->in[2] == o && PyList_Check(o) && PySlice_Check(key)) /* after() no longer knows what was stored */
+        return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     if (!PyODict_Check(o) && cc_op_python_method(o, "__setitem__")) return CC_OK;
     if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     if (PyDict_Check(o) && !cc_value_membership(rec, o, key))

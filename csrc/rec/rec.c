@@ -240,6 +240,7 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
     f.first_stores = rec->stores;
     if (!f.transparent) f.hashed = hashed_by(act);
     cc_vec_push(&rec->frame, f);
+    rec->obs = f.act->obs;
     if (act->started) {
         cc_rec_guard_function(rec, act->func);
         cc_param_learn(rec, act, !f.transparent);

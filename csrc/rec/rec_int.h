@@ -68,6 +68,7 @@ struct CcRec {
     CcSites *sites;
     CcMode mode;
     CC_VEC(CcRecFrame) frame;
+    CcObserver *obs; /* borrowed: the observer of the recorded frames */
     CC_VEC(CcProv) prov;
     /* attributes of classes that already have a guard */
     struct CcLooked {

@@ -101,7 +101,7 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int
             whole = adopt_inner(rec, arg, args, own, id, cc_known_is(it, CC_KNOWN_CHAIN) ? 2 : levels) && whole;
         else if (PyList_Check(arg) || PyTuple_Check(arg)) {
             cc_sym_fill(rec, arg);
-            cc_inside_guard(rec, arg, levels);
+            whole = cc_inside_guard(rec, arg, levels) && whole;
         } else whole = whole && cc_value_const(arg);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
@@ -434,6 +434,7 @@ CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mo
                          uint64_t salt) {
     cc_rec_begin(rec, mode, salt);
     rec->innermost = acts[n - 1];
+    rec->obs = acts[0]->obs;
     for (int level = 0; level < n; level++)
         cc_vec_push(&rec->frame,
                     (CcRecFrame){.act = acts[level], .transparent = true, .kept = true, .touched = level == n - 1});
