@@ -149,3 +149,26 @@ def test_a_whole_graph_raises_what_the_function_raises(fn):
     compiled, logs = ccompile.compile(fn, fullgraph=True), (Log(), Log())
     for i in range(16):
         alike(attempt(fn, *given(i), logs[0])[:2], attempt(compiled, *given(i), logs[1])[:2], path=f"call {i}")
+
+
+def test_an_exception_behind_a_write_to_a_class():
+    """CPython's lookup in a class whose version has changed clears an exception that is being raised."""
+
+    class Base:
+        rate = 1
+
+    class Derived(Base):
+        pass
+
+    def fn(x, o):
+        x.sum().item()
+        Derived.rate = o.rate * 2
+        raise KeyError("rate")
+
+    for f in (fn, ccompile.compile(fn)):
+        if "rate" in vars(Derived):
+            del Derived.rate
+        for _ in range(4):
+            with pytest.raises(KeyError, match="rate"):
+                f(torch.ones(2), Derived())
+        assert Derived.rate == 16

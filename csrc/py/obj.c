@@ -124,13 +124,23 @@ PyObject *cc_obj_proxy_target(PyObject *proxy) {
     return *(PyObject **)((char *)proxy + sizeof(PyObject)); /* mappingproxyobject.mapping, 3.11-3.14 */
 }
 
+/* _PyType_Lookup takes an exception that is being raised for one of its own, and clears it. */
+PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name) {
+    if (!PyErr_Occurred()) return _PyType_Lookup(type, name);
+    PyObject *error, *value, *traceback;
+    PyErr_Fetch(&error, &value, &traceback);
+    PyObject *found = _PyType_Lookup(type, name);
+    PyErr_Restore(error, value, traceback);
+    return found;
+}
+
 /* A lookup (Objects/typeobject.c _PyType_Lookup) assigns the tag unless tags have run out; a change of the type resets
  * it to 0. */
 unsigned cc_type_version(PyTypeObject *type) {
     static PyObject *probe;
     if (type->tp_version_tag) return type->tp_version_tag;
     if (!probe) probe = PyUnicode_InternFromString("__class__");
-    if (probe) (void)_PyType_Lookup(type, probe);
+    if (probe) (void)cc_type_lookup(type, probe);
     else cc_raised_clear();
     return type->tp_version_tag;
 }
@@ -140,8 +150,6 @@ unsigned cc_type_compute_facts(CcFacts *f, PyTypeObject *type) {
     if (version != 0 && version == type->tp_version_tag) f->of[version % CC_FACTS] = (struct CcFact){version, facts};
     return facts;
 }
-
-PyObject *cc_type_lookup(PyTypeObject *type, PyObject *name) { return _PyType_Lookup(type, name); }
 
 PyObject *cc_weak_target(PyObject *weak) {
 #if PY_VERSION_HEX >= 0x030D0000
