@@ -3,6 +3,7 @@ counters in a list, sums of what was written, two names for one container. Resul
 that records."""
 
 import collections
+import itertools
 import random
 
 import ccompile
@@ -218,3 +219,110 @@ def test_drawn_functions(line, containers, first, capsys):
                 y, r = fn(x, *side, k, i)
                 told.append(repr((y.tolist(), r, side, capsys.readouterr().out)))
             assert told[0] == told[1], f"seed {seed}, call {call}\n{text}"
+
+
+class Counting:
+    """An iterator whose __iter__ starts again."""
+
+    def __init__(self):
+        self.log, self.i = [], 0
+
+    def __iter__(self):
+        self.log.append("iter")
+        self.i = 0
+        return self
+
+    def __next__(self):
+        self.i += 1
+        self.log.append(self.i)
+        if self.i > 4:
+            raise StopIteration
+        return self.i
+
+
+class Watched(list):
+    log = ()
+
+    def __iter__(self):
+        self.log = [*self.log, "iter"]
+        return super().__iter__()
+
+
+ITERATORS = {
+    "zip": lambda o: zip((1, 2), o),
+    "map": lambda o: map(lambda v: v + 1, o),
+    "enumerate": enumerate,
+    "zip of one": zip,
+    "itself": lambda o: o,
+}
+
+
+@pytest.mark.parametrize("made", [Counting, lambda: Watched([5, 6, 7])], ids=["iterator", "list"])
+@pytest.mark.parametrize("name", ITERATORS)
+def test_iter_is_called_as_often_as_in_eager(name, made, capsys):
+    def fn(x, o):
+        for v in ITERATORS[name](o):
+            print(v)
+        return x + 1
+
+    compiled, eager, own = ccompile.compile(fn), made(), made()
+    for _ in range(6):
+        fn(torch.ones(1), eager)
+        want = capsys.readouterr().out
+        compiled(torch.ones(1), own)
+        assert (capsys.readouterr().out, own.log) == (want, eager.log)
+
+
+@pytest.mark.parametrize("length", [4, 5])
+def test_slices_assigned_from_the_list_itself(length):
+    def fn(x, m):
+        del m[1]
+        m[0:1] = m
+        m[2:] = m
+        return x
+
+    compiled = ccompile.compile(fn)
+    for call in range(9):
+        want = [0.5 * call, *range(length - 1)] + [1.5] * (call % 2)
+        got = list(want)
+        fn(torch.ones(2 + call % 2), want)
+        compiled(torch.ones(2 + call % 2), got)
+        assert got == want
+
+
+CHAINS = {
+    "chain": lambda s: list(itertools.chain(s)),
+    "two": lambda s: list(itertools.chain((0,), s)),
+    "from_iterable": lambda s: list(itertools.chain.from_iterable([s, s])),
+    "contains": lambda s: 4 in itertools.chain(s),
+}
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_over_a_set_with_a_tuple_in_it(name, kind):
+    compiled, s = ccompile.compile(lambda x, s: CHAINS[name](s)), {(0, 1), 2}
+    for call in range(9):
+        if call > 3:
+            s ^= {2, call}
+        of = s if kind is set else kind(s)
+        assert compiled(torch.ones(2), of) == CHAINS[name](of)
+
+
+class Hashed:
+    def __hash__(self):
+        return 5
+
+
+@pytest.mark.parametrize("made", [Hashed, lambda: torch.ones(2), lambda: (1, torch.ones(1))], ids=["object", "tensor", "tuple"])
+def test_dicts_of_numbers_whose_keys_hash_in_python(made):
+    """The end of a recording puts numbers into the dict: it recorded the __hash__ that this ran, into freed memory."""
+
+    def fn(x, key, k):
+        x.tolist()
+        return {key: k}
+
+    compiled = ccompile.compile(fn)
+    for k in range(40):
+        key = made()
+        assert compiled(torch.ones(2), key, k) == {key: k}

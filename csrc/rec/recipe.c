@@ -335,10 +335,17 @@ static bool is_part(PyObject *o) {
            (row->build == build_walk || row->build == build_reduced || row->build == build_reversed_list);
 }
 
+/* zip() and its kin call iter() on what they get: Python code that a rebuilt one must not run again. */
+static bool iterates_by_python(PyObject *args) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++)
+        if (cc_op_python_method(PyTuple_GET_ITEM(args, i), "__iter__")) return true;
+    return false;
+}
+
 /* Iterators of builtin types describe their state by __reduce__, without consuming items. */
 static int build_reduced(Builder *b, PyObject *o) {
     PyObject *r = cc_iterator_reduce(o);
-    if (r == NULL || !PyTuple_Check(r) || PyTuple_GET_SIZE(r) < 2) {
+    if (r == NULL || !PyTuple_Check(r) || PyTuple_GET_SIZE(r) < 2 || iterates_by_python(PyTuple_GET_ITEM(r, 1))) {
         cc_raised_clear();
         Py_XDECREF(r);
         return fail(b, o);
