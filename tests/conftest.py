@@ -343,8 +343,8 @@ def alike(eager, compiled, rtol=None, atol=None, path="result", versions=None, s
     Walk(rtol, atol, versions, spread).go(eager, compiled, path)
 
 
-# Autograd's error for a saved tensor that was modified says how it was viewed (docs/limits.md).
-SAVED_TENSOR = re.compile(r"(?<=by an inplace operation: )\[[^]]*\[[^]]*\]\](, which is output \d+ of \w+,)?")
+# Autograd's error for a saved tensor that was modified says how it was viewed, and by which node it was made (docs/limits.md).
+SAVED_TENSOR = re.compile(r"(?<=by an inplace operation: )(\[[\w.]+ )\[[\d, ]*\]\](, which is output \d+ of \w+,)?")
 
 
 # ---- running -----------------------------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ def outcome(fn, args=(), kwargs=None, state=None, backward=False, trace=False):
                 loss = sum(t.float().sum() for t in tensors(out.value) if t.requires_grad)
                 loss.backward(retain_graph=backward == "again")
         except Exception as error:
-            out.error, out.text, out.chain = type(error), SAVED_TENSOR.sub("the tensor", str(error)), _chain(error)
+            out.error, out.text, out.chain = type(error), SAVED_TENSOR.sub(r"\1sizes]", str(error)), _chain(error)
             out.lines = _user_lines(error) if trace else ()
     out.printed = text.getvalue()
     out.modes = (

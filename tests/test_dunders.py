@@ -156,6 +156,26 @@ def of_descriptor(o, x, k):
     return x * o.p
 
 
+def delete_by_descriptor(o, x, k):
+    o.p = k
+    del o.p
+    return x * k, len(o.d)
+
+
+def inherited():
+    """An object that reads a descriptor of its base by super()."""
+    base = kind(object, p=kind(dict, __get__=dict.get)())
+
+    class Derived(base):
+        def read(self):
+            return super().p
+
+    o = Derived()
+    o.d = vars(base)["p"]
+    o.d[o] = 0.0
+    return o
+
+
 def iterate(o, x, k):
     o.append(k)
     return [x * v for v in o][-1]
@@ -204,6 +224,13 @@ CASES = {
         lambda o, x, k: (setattr(o, "k", k), x * o.k),
     ),
     "descriptor, set": (lambda: described(__set__=dict.__setitem__), through_descriptor),
+    "descriptor, delete": (lambda: described(__set__=lambda s, o, v: dict.__setitem__(s, o, v), __delete__=dict.__delitem__), delete_by_descriptor),
+    "descriptor, by super()": (inherited, lambda o, x, k: x * o.read()),
+    "setattr without a value": (lambda: Attributes(a=1), lambda o, x, k: setattr(o, "a")),
+    "delattr with a value": (lambda: Attributes(a=1), lambda o, x, k: delattr(o, "a", k)),
+    "getattr of too many": (lambda: Lenient(a=1), lambda o, x, k: getattr(o, "a", 1, k)),
+    "hasattr of too many": (lambda: Lenient(a=1), lambda o, x, k: hasattr(o, "a", k)),
+    "a name that is no string": (lambda: Attributes(a=1), lambda o, x, k: setattr(o, 5, k)),
     "descriptor, get": (lambda: described(__get__=dict.get), written_descriptor),
     "descriptor, of outside": (lambda: described(__get__=dict.get), of_descriptor),
     "descriptor, of the class": (lambda: described(__get__=lambda s, o, t: s), lambda o, x, k: x * len(type(o).p)),
@@ -232,7 +259,7 @@ def change(o, k):
         dict.__setitem__(o, "lr", k)
     elif hasattr(o, "d") and isinstance(o.d, dict):
         o.d["lr"] = k
-        if "p" in vars(type(o)):
+        if any("p" in vars(c) for c in type(o).__mro__):
             o.d[o] = k
     elif hasattr(o, "lr"):
         o.lr = k

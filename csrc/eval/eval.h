@@ -149,7 +149,7 @@ typedef struct CcRoot {
      * none */
     const void *recorder;
     bool eager_only, warned, reset_pending;
-    int raises;   /* recordings that ended in an exception since the last of them had a break put where it was raised */
+    int raises;   /* recordings that ended in an exception since a raise last became a break */
     bool forgave; /* the last recording ended in an exception that reached the caller, and its sites were removed */
     bool told;    /* its code asked whether it is being compiled, and the answer was yes */
 } CcRoot;

@@ -116,10 +116,19 @@ CcBack cc_backcall_kind(CcRec *rec, PyObject *f) {
     return PyCallable_Check(f) && cc_value_origin(rec, f) != CC_O_UNKNOWN ? CC_BACK_WRAP : CC_BACK_NOT;
 }
 
-PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f) {
-    PyObject *args = PyTuple_Pack(1, f), *wrapper = args != NULL ? cc_backcall_template(rec, "wrap", args) : NULL;
+PyObject *cc_backcall_around(CcRec *rec, const char *template, PyObject *f) {
+    PyObject *args = PyTuple_Pack(1, f), *made = args != NULL ? cc_backcall_template(rec, template, args) : NULL;
     Py_XDECREF(args);
-    return wrapper;
+    return made;
+}
+
+PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f) { return cc_backcall_around(rec, "wrap", f); }
+
+CcGo cc_backcall_perform(CcEvent *ev, PyObject *f, PyObject *const *in, int n) {
+    Py_INCREF(f); /* rec->keep drops its reference if the recording is given up */
+    ev->result = PyObject_Vectorcall(f, in, (size_t)n, NULL);
+    Py_DECREF(f);
+    return CC_DONE;
 }
 
 PyObject *cc_backcall_add(CcRec *rec) {

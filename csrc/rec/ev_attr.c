@@ -251,8 +251,7 @@ static CcGo look_type(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     cc_attr_class_of(rec, o);
     if (look_at_hook(rec, meta)) return CC_OK;
     PyObject *m = look_in_class(rec, act, meta, name), *d = look_in_class(rec, act, t, name);
-    if ((m != NULL && cc_dunder_describes(m)) || (d != NULL && cc_dunder_describes(d)))
-        return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
+    if (cc_dunder_describes(m) || cc_dunder_describes(d)) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
     if ((m == NULL && d == NULL) || (m != NULL && runs_python(m)) || (d != NULL && runs_python(d)))
         guard_special(rec, meta, str_getattr);
     return CC_OK;
@@ -341,7 +340,8 @@ static CcGo look_super(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
             continue;
         }
         PyObject *d = look_in_class(rec, act, t, name);
-        if (unseen_part(d, "fget") != NULL) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
+        if (unseen_part(d, "fget") != NULL || cc_dunder_describes(d))
+            return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
         if (PyDict_GetItemWithError(cc_type_dict(t), name) != NULL) break;
     }
     cc_raised_clear();
@@ -402,10 +402,7 @@ CcGo cc_attr_computed(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *f = cc_backcall_getter(rec, act, get);
     if (f == NULL && !PyInstanceMethod_Check(get)) f = cc_backcall_wrap(rec, get);
     if (f == NULL) return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(ev->name));
-    Py_INCREF(f); /* rec->keep drops its reference if the recording is given up */
-    ev->result = PyObject_CallOneArg(f, o);
-    Py_DECREF(f);
-    return CC_DONE;
+    return cc_backcall_perform(ev, f, ev->in, 1);
 }
 
 /* ------------------------------------------------------------------ after: provenance of the result */
@@ -612,7 +609,7 @@ static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
         return plain_of_class(rec, o, name, v) ? CC_OK
                                                : cc_rec_break(rec, act, CC_R_CLASS, ((PyTypeObject *)o)->tp_name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_dunder_describes(d)))
+    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || cc_dunder_describes(d))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     if (d != NULL && Py_TYPE(d)->tp_descr_set != NULL && Py_TYPE(d) != &PyProperty_Type &&
         Py_TYPE(d) != &PyMemberDescr_Type && !cc_python_class(Py_TYPE(d)) && origin != CC_O_FRESH)
@@ -629,7 +626,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "setattr changes a tensor");
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
-    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || (d != NULL && cc_dunder_describes(d)))
+    if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || cc_dunder_describes(d))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     look_at_store(rec, act, o, name, v, true);
     return CC_OK;

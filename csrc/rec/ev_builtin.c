@@ -177,9 +177,12 @@ static CcGo attr_before(const CcBuiltin *b) {
     return done == CC_OK ? cc_attr_before(b->rec, b->act, in[0], in[1]) : done;
 }
 
+/* delattr and object.__delattr__ share the rows of setattr. */
+static bool is_delattr(const CcBuiltin *b) { return strstr(b->callee->name, "delattr") != NULL; }
+
 static CcGo setattr_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
-    if (b->c->n < 2) return CC_OK;
+    if (b->c->n < 2 || is_delattr(b) != (b->c->n == 2)) return CC_OK; /* raises */
     if (has(b, CC_TRAIT_GENERIC)) return cc_attr_generic_store_before(b->rec, b->act, in[0], in[1], argument(b, 2));
     const CcGo done = cc_dunder_set(b->rec, b->act, b->ev, in[0], in[1], argument(b, 2));
     return done == CC_OK ? cc_attr_store_before(b->rec, b->act, in[0], in[1], argument(b, 2)) : done;
@@ -337,8 +340,7 @@ static CcGo setattr_after(const CcBuiltin *b) {
     if (b->result != NULL)
         go = (has(b, CC_TRAIT_GENERIC) ? cc_attr_generic_store : cc_attr_store)(b->rec, b->act, in[0], in[1],
                                                                                 argument(b, 2));
-    else if (b->c->n == 2 &&
-             PyUnicode_Check(in[1])) /* delattr(), or a setattr() without a value, which no guard minds */
+    else if (is_delattr(b) && b->c->n == 2 && PyUnicode_Check(in[1]))
         go = cc_attr_not_there(b->rec, b->act, in[0], in[1]);
     stored(b);
     return go;

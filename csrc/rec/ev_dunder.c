@@ -4,7 +4,7 @@
 #include "rec_events.h"
 
 static PyObject *str_get, *str_getattr, *str_getattribute, *str_setattr, *str_delattr;
-static PyObject *str_getitem, *str_setitem, *str_delitem, *str_descr_set;
+static PyObject *str_getitem, *str_setitem, *str_delitem, *str_set, *str_delete;
 
 int cc_dunder_init(void) {
     const struct {
@@ -12,7 +12,8 @@ int cc_dunder_init(void) {
         const char *name;
     } names[] = {{&str_get, "__get__"},         {&str_getattr, "__getattr__"}, {&str_getattribute, "__getattribute__"},
                  {&str_setattr, "__setattr__"}, {&str_delattr, "__delattr__"}, {&str_getitem, "__getitem__"},
-                 {&str_setitem, "__setitem__"}, {&str_delitem, "__delitem__"}, {&str_descr_set, "__set__"}};
+                 {&str_setitem, "__setitem__"}, {&str_delitem, "__delitem__"}, {&str_set, "__set__"},
+                 {&str_delete, "__delete__"}};
     for (int i = 0; i < CC_COUNT(names); i++)
         if ((*names[i].at = cc_obj_intern(names[i].name)) == NULL) return -1;
     return 0;
@@ -47,14 +48,18 @@ static bool python_defines(PyTypeObject *t, PyObject *name) {
  * the C type's own method of that name, which the C type's slot stands for. */
 static PyObject *in_c(PyTypeObject *t, PyObject *name) {
     PyObject *d = cc_python_class(t) ? cc_type_lookup(t, name) : NULL;
-    if (d == NULL || d == Py_None || runs_python(d) || !python_defines(t, name)) return NULL;
-    return is_method(d) && PyUnicode_Compare(PyDescr_NAME(d), name) == 0 ? NULL : d;
+    if (d == NULL || d == Py_None || (is_method(d) && PyUnicode_Compare(PyDescr_NAME(d), name) == 0)) return NULL;
+    return runs_python(d) || !python_defines(t, name) ? NULL : d;
 }
 
 bool cc_dunder_reads(PyTypeObject *t) { return in_c(t, str_getattr) != NULL || in_c(t, str_getattribute) != NULL; }
 
 bool cc_dunder_describes(PyObject *d) {
-    return in_c(Py_TYPE(d), str_get) != NULL || in_c(Py_TYPE(d), str_descr_set) != NULL;
+    if (d == NULL || !cc_python_class(Py_TYPE(d))) return false;
+    PyObject *const names[] = {str_get, str_set, str_delete};
+    for (int i = 0; i < CC_COUNT(names); i++)
+        if (in_c(Py_TYPE(d), names[i]) != NULL) return true;
+    return false;
 }
 
 /* ------------------------------------------------------------------ performing accesses */
@@ -98,31 +103,16 @@ static PyObject *reader(CcRec *rec, PyTypeObject *t) {
     return f;
 }
 
-static PyObject *asker(CcRec *rec, PyObject *read) {
-    PyObject *args;
-    CC_RETRY_ALLOC(args, PyTuple_Pack(1, read));
-    PyObject *f = cc_backcall_template(rec, "asker", args);
-    Py_DECREF(args);
-    return f;
-}
-
-/* f: borrowed from rec->keep, which drops it if the recording is given up. */
-static CcGo perform(CcEvent *ev, PyObject *f, PyObject *const *in, int n) {
-    Py_INCREF(f);
-    ev->result = PyObject_Vectorcall(f, in, (size_t)n, NULL);
-    Py_DECREF(f);
-    return CC_DONE;
-}
-
 CcGo cc_dunder_get(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, bool asks) {
     PyTypeObject *t = Py_TYPE(in[0]);
+    if (!PyUnicode_Check(in[1]) || n > (asks ? 2 : 3)) return CC_OK; /* raises */
     if (!cc_dunder_reads(t) || PyType_Check(in[0]) || PyModule_Check(in[0]) || cc_tens_is(in[0])) return CC_OK;
     if (cc_value_unknown(rec, in[0])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, t->tp_name);
     cc_attr_dunder(rec, in[0], "__getattribute__");
     cc_attr_dunder(rec, in[0], "__getattr__");
     PyObject *f = reader(rec, t);
-    if (f != NULL && asks) f = asker(rec, f);
-    return f != NULL ? perform(ev, f, in, n) : cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
+    if (f != NULL && asks) f = cc_backcall_around(rec, "asker", f);
+    return f != NULL ? cc_backcall_perform(ev, f, in, n) : cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
 }
 
 /* in[0] has the hook, which takes `in`. */
@@ -133,7 +123,7 @@ static CcGo call_hook(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *name, PyObj
     if (cc_value_unknown(rec, in[0])) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, t->tp_name);
     cc_attr_dunder(rec, in[0], PyUnicode_AsUTF8(name));
     PyObject *f = callable(rec, t, hook);
-    return f != NULL ? perform(ev, f, in, n) : cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
+    return f != NULL ? cc_backcall_perform(ev, f, in, n) : cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, t->tp_name);
 }
 
 /* A statement has no result. */
@@ -144,6 +134,7 @@ static CcGo without_result(CcEvent *ev, CcGo go) {
 
 CcGo cc_dunder_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *const in[] = {o, name, v};
+    if (!PyUnicode_Check(name)) return CC_OK; /* raises */
     return without_result(ev, call_hook(rec, act, ev, v != NULL ? str_setattr : str_delattr, in, v != NULL ? 3 : 2));
 }
 

@@ -101,6 +101,7 @@ CcTrace *cc_rec_take(CcRec *rec) {
 
 void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     abort_recording(rec);
+    Py_CLEAR(rec->raising_co);
     rec->salt = salt;
     rec->rigid = NULL;
     rec->by_code = rec->functions_written = rec->died = rec->observed_drop = false;

@@ -25,7 +25,7 @@ void cc_attr_mro(CcRec *rec, PyObject *type);                   /* guards type._
 /* ---- ev_dunder.c: special methods that are C functions, as in `__getattr__ = dict.__getitem__` ---- */
 CC_MUST int cc_dunder_init(void);
 bool cc_dunder_reads(PyTypeObject *t); /* __getattr__ or __getattribute__ */
-bool cc_dunder_describes(PyObject *d); /* __get__ or __set__ of a descriptor */
+bool cc_dunder_describes(PyObject *d); /* __get__, __set__ or __delete__ of a descriptor; d NULL: false */
 /* Perform the access by Python code, which is recorded. CC_OK: the object has no such hook.
  * in: o, name[, default] as of getattr(), or with `asks` of hasattr() */
 CcGo cc_dunder_get(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n, bool asks);
@@ -123,7 +123,10 @@ CcBack cc_backcall_kind(CcRec *rec, PyObject *f);
  * (no error): out of memory. */
 CC_BORROW PyObject *cc_backcall_template(CcRec *rec, const char *name, PyObject *args);
 /* A Python function that calls f, which C code calls instead of f; the recording keeps it. NULL: out of memory. */
+CC_BORROW PyObject *cc_backcall_around(CcRec *rec, const char *template, PyObject *f); /* NULL: no memory */
 CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f);
+/* Performs the event by a call of f, which rec->keep holds. */
+CcGo cc_backcall_perform(CcEvent *ev, PyObject *f, PyObject *const *in, int n);
 CC_BORROW PyObject *cc_backcall_add(CcRec *rec); /* a Python function that adds two objects */
 /* `o in iterator` in Python code, so that producing and comparing the items is recorded; NULL: it raised */
 CC_NEW PyObject *cc_backcall_contains(CcRec *rec, PyObject *iterator, PyObject *o);

@@ -16,7 +16,8 @@ typedef enum CcOrigin {
 
 typedef enum CcDirty {
     CC_DIRTY_NO,
-    CC_DIRTY_KEYS, /* some keys of a dict, or items of a list, were written and are known: others can be read, but not the whole */
+    /* some keys of a dict, or items of a list, were written and are known: others can be read, but not the whole */
+    CC_DIRTY_KEYS,
     CC_DIRTY_ALL,   /* nothing in it can be read before the next break */
     CC_DIRTY_KNOWN, /* guards cover its content before the write: its content is known and read without guards */
 } CcDirty;

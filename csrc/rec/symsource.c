@@ -329,10 +329,9 @@ void cc_sym_fill(CcRec *rec, PyObject *o) {
     const CcHints *hints = rec->hints;
     const bool sequence = PyList_CheckExact(o) || PyTuple_CheckExact(o);
     if (hints == NULL || hints->none || hints->at.n == 0 || !(sequence || PyDict_CheckExact(o))) return;
-    const CcProv *p = cc_value_find(rec, o);
-    if (p == NULL || p->dirty != CC_DIRTY_NO) return; /* what was written to may hold its items in other places */
     const int source = cc_value_source(rec, o);
-    if (source < 0) return;
+    /* what was written to may hold its items in other places */
+    if (source < 0 || cc_value_find(rec, o)->dirty != CC_DIRTY_NO) return;
     if (!sequence) fill_dict(rec, o, source);
     for (Py_ssize_t i = 0; sequence && i < PySequence_Fast_GET_SIZE(o); i++)
         if (part_differs(rec, PySequence_Fast_GET_ITEM(o, i), source, NULL, i))
