@@ -95,11 +95,14 @@ CcGo cc_args_guard(const CcBuiltin *b, int from, int depth) {
     return CC_OK;
 }
 
-static void pin_all(const CcBuiltin *b) {
+/* False: a text cannot be pinned, because a node makes it. */
+static bool pin_all(const CcBuiltin *b) {
     for (int i = 0; i < b->c->n; i++) {
+        if (cc_number_text(b->rec, b->c->in[i])) return false;
         if (cc_value_symbolic(b->rec, b->c->in[i])) cc_value_pin(b->rec, b->c->in[i]);
         cc_sym_pin(b->rec, b->c->in[i]);
     }
+    return true;
 }
 
 bool cc_args_computed(const CcBuiltin *b) {
@@ -199,7 +202,9 @@ static bool keys_known(const CcBuiltin *b) {
 CcGo cc_args_read(const CcBuiltin *b) {
     const CcCalled *c = b->c;
     const char *name = b->callee->name;
-    const bool inside = has(b, CC_TRAIT_LOOKS_INSIDE), orders = has(b, CC_TRAIT_ORDERS), tests = has(b, CC_TRAIT_TESTS);
+    const bool gives = c->n == 1 && cc_number_str_gives(c->func, c->in[0]);
+    const bool inside = has(b, CC_TRAIT_LOOKS_INSIDE) && !gives, orders = has(b, CC_TRAIT_ORDERS),
+               tests = has(b, CC_TRAIT_TESTS);
     const bool looks = inside || orders || has(b, CC_TRAIT_COMPARES);
     if (inside && cc_call_any_tensor(c, 3) && !keys_only(b)) {
         if (has(b, CC_TRAIT_DISPATCHES)) return CC_OK;
@@ -216,8 +221,8 @@ CcGo cc_args_read(const CcBuiltin *b) {
         if (cc_item_fills(b->rec, c->in[i])) return stop(b, CC_R_DIRTY_READ, "a defaultdict that C code may fill");
     if (has(b, CC_TRAIT_FIELDS) && names_attributes(c->in[0]))
         return stop(b, CC_R_UNKNOWN_CALL, "a format string that reads attributes");
-    if (!has(b, CC_TRAIT_HOLDS)) pin_all(b);
-    else if (!keys_known(b)) return stop(b, CC_R_DATA_SCALAR, "key");
+    if (!has(b, CC_TRAIT_HOLDS) && !pin_all(b)) return stop(b, CC_R_DATA_SCALAR, name);
+    if (has(b, CC_TRAIT_HOLDS) && !keys_known(b)) return stop(b, CC_R_DATA_SCALAR, "key");
     for (int i = 0; i < (looks ? c->n : CC_MIN(c->n, has(b, CC_TRAIT_MAKES_SET))); i++)
         if (!cc_number_settle(b->rec, c->in[i], 4)) return stop(b, CC_R_DATA_SCALAR, name);
     for (int i = 0; tests && !looks && i < c->n; i++)

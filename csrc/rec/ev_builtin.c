@@ -267,6 +267,7 @@ static CcGo write_before(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_value_membership(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
     if (!has(b, CC_TRAIT_TAKES_ITEMS) || n < 2) return CC_OK;
+    if (cc_number_text(b->rec, in[1])) return stop(b, CC_R_DATA_SCALAR, b->callee->name);
     cc_sym_fill(b->rec, in[1]);
     return cc_tens_is(in[1]) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
 }

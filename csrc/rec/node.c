@@ -267,7 +267,9 @@ static void set_item(CcRec *rec, PyObject *item, int value) {
 
 static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool sequence) {
     if (!sequence) {
-        if (n_out == 1) cc_value_set(rec, result, CC_O_VALUE, out0);
+        if (n_out == 0) return true;
+        cc_value_set(rec, result, CC_O_VALUE, out0);
+        rec->lazy = rec->lazy || PyUnicode_CheckExact(result);
         return true;
     }
     for (int i = 0; i < n_out; i++) {

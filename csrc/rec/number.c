@@ -42,6 +42,8 @@ bool cc_number_any(CcRec *rec, PyObject *o, CcNumberVisit visit, void *ctx, int 
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value))
             if (visit(ctx, key, CC_MAX(depth, 1)) || visit(ctx, value, depth)) return true;
+    } else if (PyExceptionInstance_Check(o)) {
+        return visit(ctx, ((PyBaseExceptionObject *)o)->args, depth);
     } else if (cc_known_is(o, CC_KNOWN_DEQUE) || views_dict(o)) {
         Inside in = {visit, ctx, depth + views_dict(o)};
         return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;
@@ -122,11 +124,19 @@ static bool keeps_arguments(PyObject *callable) {
            ((PyTypeObject *)callable)->tp_new == ((PyTypeObject *)PyExc_BaseException)->tp_new;
 }
 
+bool cc_number_str_gives(PyObject *callable, PyObject *o) {
+    if (callable != (PyObject *)&PyUnicode_Type || !PyExceptionInstance_Check(o)) return false;
+    PyObject *args = ((PyBaseExceptionObject *)o)->args;
+    return Py_TYPE(o)->tp_str == ((PyTypeObject *)PyExc_BaseException)->tp_str && args != NULL &&
+           PyTuple_GET_SIZE(args) == 1 && PyUnicode_CheckExact(PyTuple_GET_ITEM(args, 0));
+}
+
 /* A call that stores its arguments unread, that is recorded as a frame, or that is a break: of a Python function without
  * a row, of C code without one, of print. */
 static bool carries_call(const CcEvent *ev) {
     PyObject *callable = ev->in[0];
     if (keeps_arguments(callable)) return ev->kind == CC_EV_CALL;
+    if (ev->kind == CC_EV_CALL && ev->n == 2 && cc_number_str_gives(callable, ev->in[1])) return true;
     const CcCallee callee = cc_callee_find(callable);
     if (callee.kind == CC_CALLEE_PRINT) return true;
     if (callee.kind == CC_CALLEE_WRITE) return ev->kind == CC_EV_CALL && keeps(&callee, ev);
@@ -162,7 +172,9 @@ static int reads(const CcEvent *ev) {
     case CC_EV_IS:
     case CC_EV_BUILD:
     case CC_EV_FORMAT: return CARRIES;
-    case CC_EV_UPDATE: return ev->arg == CC_INSN_LIST_APPEND || ev->arg == CC_INSN_LIST_EXTEND ? CARRIES : INSIDE;
+    case CC_EV_UPDATE:
+        if (ev->arg == CC_INSN_LIST_EXTEND) return PyUnicode_Check(ev->in[1]) ? ALONE : CARRIES;
+        return ev->arg == CC_INSN_LIST_APPEND ? CARRIES : INSIDE;
     default: return ALONE;
     }
 }
@@ -173,6 +185,20 @@ void cc_number_pin_read(CcRec *rec, const CcEvent *ev) {
     const bool keyed = ev->kind == CC_EV_SUBSCR || ev->kind == CC_EV_STORE_SUBSCR;
     const int n = keyed ? 2 : ev->n; /* a container moves a value that it gets */
     for (int i = 0; i < n; i++) pin_read(rec, ev->in[i], keyed && i == 1 ? INSIDE : depth);
+}
+
+bool cc_number_text(CcRec *rec, PyObject *o) {
+    return PyUnicode_CheckExact(o) && cc_value_symbolic(rec, o) && cc_value_origin(rec, o) == CC_O_VALUE;
+}
+
+/* Calls and operators have rules of their own. */
+bool cc_number_reads_text(CcRec *rec, const CcEvent *ev) {
+    const bool call = ev->kind == CC_EV_CALL || ev->kind == CC_EV_CALL_EX;
+    if (!rec->lazy || call || ev->kind == CC_EV_BINOP || reads(ev) == CARRIES) return false;
+    const int n = ev->kind == CC_EV_STORE_SUBSCR ? 2 : ev->n;
+    for (int i = 0; i < n; i++)
+        if (ev->in[i] != NULL && cc_number_text(rec, ev->in[i])) return true;
+    return false;
 }
 
 typedef struct Behind {
@@ -266,7 +292,7 @@ bool cc_number_whole(PyObject *o) {
 
 bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step) {
     for (int i = 0; i < n; i += step)
-        if (in[i] != NULL && cc_value_symbolic(rec, in[i])) return true;
+        if (in[i] != NULL && cc_number_varies(rec, in[i], PyTuple_Check(in[i]) ? 3 : 0)) return true;
     return false;
 }
 

@@ -351,6 +351,10 @@ bool cc_number_varies(CcRec *rec, PyObject *o, int depth);
 /* Before an event that reads its operands: numpy scalars and texts among or within them, of which only the type is
  * guarded so far, and texts that are symbols become constants. One that keeps differing makes the event a break. */
 void cc_number_pin_read(CcRec *rec, const CcEvent *ev);
+/* Is callable(o) str(e) of an exception, which gives its only argument, a text, unread? */
+bool cc_number_str_gives(PyObject *callable, PyObject *o);
+bool cc_number_text(CcRec *rec, PyObject *o);             /* a text that a node makes: f"{x.item()}" */
+bool cc_number_reads_text(CcRec *rec, const CcEvent *ev); /* ... is what the instruction looks into: for c in text */
 /* As cc_number_settle, but only for numbers that a break has just read; symbols stay symbols. */
 bool cc_number_read(CcRec *rec, PyObject *o, int depth);
 /* The numbers from which a node computed this one become symbols in the next recording, which can compute with them. */
