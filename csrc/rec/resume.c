@@ -113,7 +113,7 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int
 /* A float or a numpy scalar. NaNs and numpy's two bools are constants, because their identity may matter. */
 static bool may_vary(PyObject *v) {
     if (PyFloat_CheckExact(v)) return !cc_same_nan(v);
-    return cc_value_numpy(v) && !cc_known_is((PyObject *)Py_TYPE(v), CC_KNOWN_BOOL) && !cc_same_nan(v);
+    return cc_value_numpy(v) && !cc_known_is(v, CC_KNOWN_BOOL) && !cc_same_nan(v);
 }
 
 static PyObject *copy_of(PyObject *v) {
