@@ -84,7 +84,7 @@ CcGo cc_args_guard(const CcBuiltin *b, int from, int depth) {
         if (depth > 1) cc_number_which(b->rec, o, depth);
         if (cc_value_const(o) || cc_value_ident(o)) continue;
         if (PyExceptionInstance_Check(o)) {
-            if (!cc_inside_exception(b->rec, o)) return stop(b, CC_R_UNKNOWN_VALUE, cc_type_name(o));
+            if (!cc_inside_exception(b->rec, o, CC_MAX(depth, 3))) return stop(b, CC_R_UNKNOWN_VALUE, cc_type_name(o));
             continue;
         }
         if (cc_value_dirty(b->rec, o) != CC_DIRTY_NO) return stop(b, CC_R_DIRTY_READ, cc_type_name(o));

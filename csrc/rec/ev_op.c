@@ -79,7 +79,7 @@ CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
         if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o)) continue;
         if (!is_heap(o) && !cc_op_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
         const bool known =
-            is_heap(o) && PyExceptionInstance_Check(o) ? cc_inside_exception(rec, o) : cc_inside_guard(rec, o, depth);
+            is_heap(o) && PyExceptionInstance_Check(o) ? cc_inside_exception(rec, o, CC_MAX(depth, 3)) : cc_inside_guard(rec, o, depth);
         if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     }
     return CC_OK;

@@ -206,6 +206,7 @@ bool cc_inside_guard(CcRec *rec, PyObject *o, int depth) {
         return ok;
     }
     if (PySlice_Check(o) && parent >= 0) return slice_content(rec, o, parent);
+    if (PyExceptionInstance_Check(o)) return cc_inside_exception(rec, o, depth);
     if (cc_known_is(o, CC_KNOWN_DEQUE)) {
         PyObject *items = PySequence_List(o);
         const bool ok = items != NULL && deque_content(rec, items, o, parent, depth);
@@ -254,14 +255,14 @@ static bool text_fields(CcRec *rec, PyObject *o, int source) {
     return known;
 }
 
-bool cc_inside_exception(CcRec *rec, PyObject *o) {
+bool cc_inside_exception(CcRec *rec, PyObject *o, int depth) {
     PyObject *args = ((PyBaseExceptionObject *)o)->args;
     const int source = cc_value_source(rec, o);
     cc_sym_settle(rec, args, 3);
     if (!text_fields(rec, o, source)) return false;
     if (source < 0 || args == NULL) return true;
     cc_value_read_member(rec, source, (PyTypeObject *)PyExc_BaseException, "args", args);
-    return cc_inside_guard(rec, args, 2);
+    return cc_inside_guard(rec, args, CC_MAX(depth - 1, 1));
 }
 
 bool cc_inside_structure(CcRec *rec, PyObject *o, int depth) {

@@ -112,6 +112,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->result = -1;
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
+    rec->handled_read = false;
     rec->read_grad = rec->unseen = rec->differs = false;
     rec->checkpoint = rec->n_checkpoint = rec->closed.n = 0;
     (void)cc_look_take_read();

@@ -169,6 +169,7 @@ struct CcRec {
     CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception handled when the call began, and when the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
+    bool handled_read; /* handled_start has a guard: the trace has met it */
     PyFunctionObject *root;
     PyObject *kwnames; /* borrowed: names of the call's last arguments; NULL: none */
     int n_args;
@@ -329,7 +330,8 @@ void cc_inside_length(CcRec *rec, int parent, PyObject *const *items, Py_ssize_t
 /* Guards the whole content, `depth` levels deep (0: of a dict, its keys). False: it can't be guarded. */
 bool cc_inside_guard(CcRec *rec, PyObject *o, int depth);
 bool cc_inside_before(CcRec *rec, const CcProv *p); /* guards a written container's earlier content, if it was kept */
-bool cc_inside_exception(CcRec *rec, PyObject *o);  /* guards an exception's arguments, which determine its text */
+/* Guards an exception's arguments, which determine its text, and their content. */
+bool cc_inside_exception(CcRec *rec, PyObject *o, int depth);
 /* Guards which members a set has, not their order. False: they can't be guarded. */
 bool cc_inside_members(CcRec *rec, PyObject *set);
 /* Guards lengths and element types only: the type of torch.tensor(list) depends on nothing else. */

@@ -149,13 +149,26 @@ void cc_value_drop(CcRec *rec, CcProv *p) {
     Py_DECREF(held);
 }
 
+/* Code in a handler gets the exception that was being handled when the trace began from sys.exc_info(), by a bare raise, or
+ * as the context of another one. */
+static CcProv *read_handled(CcRec *rec) {
+    PyObject *exception = PySys_GetObject("exception");
+    rec->handled_read = true;
+    if (exception == NULL || !PyCFunction_Check(exception)) return NULL; /* what reads it is a break */
+    cc_value_read(rec, CC_SRC_CALL, -1, exception, 0, 0, rec->handled_start);
+    return cc_value_find(rec, rec->handled_start);
+}
+
 CcProv *cc_value_find(CcRec *rec, PyObject *o) {
     struct CcFound *f = found(rec, o);
     if (f->object != o) {
         const int64_t *at = cc_map_find(&rec->by_object, o);
         *f = (struct CcFound){o, at != NULL ? (int)*at + 1 : 0};
     }
-    if (f->place == 0) return NULL;
+    if (f->place == 0) {
+        const bool handled = o != NULL && o == rec->handled_start && rec->trace != NULL && !rec->handled_read;
+        return handled ? read_handled(rec) : NULL;
+    }
     CcProv *p = &rec->prov.at[f->place - 1];
     if (p->weak != NULL && cc_weak_target(p->weak) != o) { /* the tensor was freed, and its address was reused */
         cc_value_drop(rec, p);
