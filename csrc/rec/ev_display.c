@@ -13,7 +13,8 @@ CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
     if (keys == 1 && !cc_value_membership(rec, ev->in[0], ev->in[1]))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    if (cc_value_source(rec, ev->in[0]) >= 0) return CC_OK;
+    if (cc_value_source(rec, ev->in[0]) >= 0) /* the trace's effect takes v after this event has used an iterator up */
+        return PyIter_Check(v) ? cc_rec_break(rec, act, CC_R_UNBUILDABLE, cc_type_name(v)) : CC_OK;
     if (ev->arg == CC_INSN_LIST_EXTEND || ev->arg == CC_INSN_SET_UPDATE || ev->arg == CC_INSN_DICT_UPDATE ||
         ev->arg == CC_INSN_DICT_MERGE) {
         const CcEvent one = {.kind = CC_EV_ITER, .in = &v, .n = 1};

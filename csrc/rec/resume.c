@@ -387,6 +387,21 @@ static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source,
     cc_value_set(rec, o, CC_O_FRESH, source);
 }
 
+static bool frame_holds(const CcAct *act, PyObject *o) {
+    for (int slot = 0; slot < act->code->n_locals + act->depth; slot++)
+        if (cc_act_get(act, slot) == o) return true;
+    return false;
+}
+
+/* If slots of several frames hold a generator, all get the new one: a frame that kept the old one in a variable that is no
+ * longer read would close it when the frame ends. */
+static void touch_holders(CcRec *rec, PyObject *generator) {
+    int holders = 0;
+    for (int i = 0; i < rec->frame.n; i++) holders += frame_holds(rec->frame.at[i].act, generator);
+    for (int i = 0; i < rec->frame.n && holders > 1; i++)
+        rec->frame.at[i].touched = rec->frame.at[i].touched || frame_holds(rec->frame.at[i].act, generator);
+}
+
 /* Adopts it in one of the slots that hold it; the others are aliases. */
 static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
     CcGen g;
@@ -399,6 +414,7 @@ static void adopt_owned(CcRec *rec, PyObject *v, int level, int slot) {
     (void)slots_holding(rec, v, &read);
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_SLOT, -1, NULL, level, slot, NULL);
     adopt_generator(rec, v, &g, id, read);
+    touch_holders(rec, v);
 }
 
 /* symbolic: a number that varies between calls; it becomes an input unless Python code reads it. */
