@@ -740,6 +740,7 @@ PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcCallState *x) {
     PyObject *r = NULL;
     g.mode = s->trace->mode;
     const bool made = make_levels(&g, s, x) == 0;
+    cc_guard_release(&s->trace->guards, x->gv);
     cc_segment_drop(x); /* frees everything that the frames don't hold, as in eager */
     if (made) r = cc_act_call_rebuilt(g.level[0].func);
     return close_region(&g, r);

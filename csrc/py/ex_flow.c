@@ -211,7 +211,7 @@ static CcDo unpack_to_stack(CcRun *r, int before, int after) {
     if (done == CC_DO_NEXT) {
         PyObject *seq = cc_pop(r);
         for (int i = n - 1; i >= 0; i--) cc_push(r, out[i]);
-        Py_DECREF(seq);
+        cc_release(r, seq);
     } else {
         for (int i = 0; out && i < n; i++) Py_XDECREF(out[i]);
     }

@@ -617,10 +617,27 @@ static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     return CC_OK;
 }
 
+/* What a generic store replaces. Borrowed; NULL: nothing. */
+static PyObject *replaced(PyObject *o, PyObject *name) {
+    if (PyType_Check(o) || cc_tens_is(o)) return NULL;
+    PyObject *d = cc_type_lookup(Py_TYPE(o), name), *old = NULL;
+    if (d != NULL && Py_IS_TYPE(d, &PyMemberDescr_Type)) old = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
+    else if (d == NULL || Py_TYPE(d)->tp_descr_set == NULL) {
+        PyObject *dict = PyModule_Check(o) ? PyModule_GetDict(o) : dict_of(o);
+        return dict != NULL ? PyDict_GetItemWithError(dict, name) : NULL;
+    }
+    if (old == NULL) cc_raised_clear();
+    Py_XDECREF(old); /* the slot holds it */
+    return old;
+}
+
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     const CcGo go = store_before(rec, act, o, name, v);
-    if (go == CC_OK) look_at_store(rec, act, o, name, v, false);
-    return go;
+    if (go != CC_OK) return go;
+    look_at_store(rec, act, o, name, v, false);
+    return !stores_in_python(Py_TYPE(o), v == NULL) && cc_finalizers_replaces(rec, replaced(o, name))
+               ? cc_rec_break(rec, act, CC_R_FINALISED, NULL)
+               : CC_OK;
 }
 
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
@@ -629,7 +646,7 @@ CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject 
     if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || cc_dunder_describes(d))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     look_at_store(rec, act, o, name, v, true);
-    return CC_OK;
+    return cc_finalizers_replaces(rec, replaced(o, name)) ? cc_rec_break(rec, act, CC_R_FINALISED, NULL) : CC_OK;
 }
 
 /* A slot of __slots__ gives the object that was stored; a C class's member of type int or double makes a new one. */

@@ -265,6 +265,14 @@ static CcGo store_slice_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return CC_OK;
 }
 
+/* What l[i] or d[k] holds. Borrowed; NULL: nothing, or a lookup would run Python code. */
+static PyObject *replaced(PyObject *o, PyObject *key) {
+    if (PyDict_Check(o)) return cc_value_const(key) || cc_value_ident(key) ? PyDict_GetItemWithError(o, key) : NULL;
+    if (!PyLong_CheckExact(key)) return NULL;
+    const Py_ssize_t size = PyList_GET_SIZE(o), i = PyNumber_AsSsize_t(key, NULL), at = i < 0 ? i + size : i;
+    return at >= 0 && at < size ? PyList_GET_ITEM(o, at) : NULL;
+}
+
 static CcGo store_item_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1];
     const bool outside = cc_value_source(rec, o) >= 0;
@@ -275,6 +283,7 @@ static CcGo store_item_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if ((PyList_Check(o) && !places && dirty(rec, o)) ||
         (deletes && (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_inside_guard(rec, o, 1))))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
+    if (cc_finalizers_replaces(rec, replaced(o, key))) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
     cc_value_will_write(rec, o);
     return CC_OK;
 }
@@ -294,8 +303,10 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     if (PyDict_Check(o) && !cc_value_membership(rec, o, key))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
-    return PySlice_Check(key) && PyList_CheckExact(o) && cc_value_source(rec, o) >= 0 ? store_slice_before(rec, act, ev)
-                                                                                      : store_item_before(rec, act, ev);
+    if (!PySlice_Check(key) || !PyList_CheckExact(o)) return store_item_before(rec, act, ev);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++)
+        if (cc_finalizers_replaces(rec, PyList_GET_ITEM(o, i))) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
+    return cc_value_source(rec, o) >= 0 ? store_slice_before(rec, act, ev) : store_item_before(rec, act, ev);
 }
 
 /* l[a:b] = items, del l[a:b] on a list from outside whose whole content is guarded. */

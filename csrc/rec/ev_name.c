@@ -1,6 +1,12 @@
 /* Names: globals, cells, closures and imports. */
 #include "rec_events.h"
 
+CcGo cc_name_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    PyObject *old =
+        ev->kind == CC_EV_STORE_GLOBAL ? PyDict_GetItemWithError(ev->in[0], ev->name) : PyCell_GET(ev->in[0]);
+    return cc_finalizers_replaces(rec, old) ? cc_rec_break(rec, act, CC_R_FINALISED, NULL) : CC_OK;
+}
+
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;

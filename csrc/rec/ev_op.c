@@ -78,8 +78,8 @@ CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth) {
         if (!told) return cc_rec_break(rec, act, CC_R_ADDRESS, "its text");
         if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o)) continue;
         if (!is_heap(o) && !cc_op_container(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
-        const bool known =
-            is_heap(o) && PyExceptionInstance_Check(o) ? cc_inside_exception(rec, o, CC_MAX(depth, 3)) : cc_inside_guard(rec, o, depth);
+        const bool known = is_heap(o) && PyExceptionInstance_Check(o) ? cc_inside_exception(rec, o, CC_MAX(depth, 3))
+                                                                      : cc_inside_guard(rec, o, depth);
         if (!known && !done_in_python(ev, i)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     }
     return CC_OK;
@@ -423,6 +423,8 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         if (done != CC_OK) return done;
         return ev->kind == CC_EV_SUBSCR ? cc_item_before(rec, act, ev) : cc_item_store_before(rec, act, ev);
     }
+    case CC_EV_STORE_GLOBAL:
+    case CC_EV_STORE_DEREF: return cc_name_store_before(rec, act, ev);
     case CC_EV_BINOP:
         for (int i = 0; ev->arg == CC_NB_ADD && i < ev->n; i++) cc_sym_fill(rec, ev->in[i]);
         if (in_place(ev)) {

@@ -336,6 +336,13 @@ static void guard_drops(CcRec *rec, const int *at, int n, bool weak) {
     Py_DECREF(slots);
 }
 
+/* How many references to its content end where a replay overwrites the place that guard `id` reads: 0 if it does not, 2 if
+ * the guard holds one, too. */
+static int overwrites(const CcRec *rec, int id) {
+    if (rec->overwritten.n == 0 || cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) == NULL) return 0;
+    return 1 + rec->trace->guards.g.at[id].owned;
+}
+
 /* Lists what the trace has dropped so far; cc_finalizers_end adds the guard. */
 static void list_weak_drops(CcRec *rec) {
     const int length = rec->weak_drops.n;
@@ -346,31 +353,17 @@ static void list_weak_drops(CcRec *rec) {
         cc_vec_push(&rec->weak_drops, h->level);
         cc_vec_push(&rec->weak_drops, h->slot);
     }
-    for (int id = 0; id < rec->trace->guards.g.n && rec->overwritten.n > 0; id++) {
-        if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) == NULL) continue;
-        cc_vec_push(&rec->weak_drops, -1);
-        cc_vec_push(&rec->weak_drops, id);
-    }
+    for (int id = 0; id < rec->trace->guards.g.n; id++)
+        for (int n = overwrites(rec, id); n > 0; n--) {
+            cc_vec_push(&rec->weak_drops, -1);
+            cc_vec_push(&rec->weak_drops, id);
+        }
     rec->weak_drops.at[length] = rec->weak_drops.n - length - 1;
 }
 
 void cc_finalizers_settle(CcRec *rec) {
     (void)cc_finalizers_drop_observed(rec);
     for (int i = 0; i < rec->held.n; i++) rec->held.at[i].dropped = slot_dropped(rec, &rec->held.at[i]);
-}
-
-void cc_finalizers_end(CcRec *rec) {
-    for (int i = 0; i < rec->weak_drops.n; i += rec->weak_drops.at[i] + 1)
-        guard_drops(rec, rec->weak_drops.at + i + 1, rec->weak_drops.at[i], true);
-    CC_VEC(int) at = {0};
-    for (int i = 0; i < rec->held.n; i++) {
-        const struct CcHeld *h = &rec->held.at[i];
-        if (h->observed || h->ended || !h->dropped) continue;
-        cc_vec_push(&at, h->level);
-        cc_vec_push(&at, h->slot);
-    }
-    guard_drops(rec, at.at, at.n, false);
-    cc_vec_free(&at);
 }
 
 /* A guard can read the place's content before a replay overwrites it. */
@@ -385,11 +378,38 @@ static bool guard_can_read(const CcGuards *gs, int id) {
         case CC_SRC_OWN:
         case CC_SRC_ITEM:
         case CC_SRC_CELL:
+        case CC_SRC_MEMBER:
         case CC_SRC_TYPE:
         case CC_SRC_TLOOK: break;
         default: return false;
         }
     return true;
+}
+
+/* The place may hold an object whose end is noticed: numbers and tensors that a guard describes are none. */
+static bool may_hold_observed(const CcGuard *g) {
+    if (g->check == CC_CHK_TENSOR || g->check == CC_CHK_VALUE || g->check == CC_CHK_ABSENT) return false;
+    return g->check != CC_CHK_TYPE || PyType_IS_GC((PyTypeObject *)g->want);
+}
+
+void cc_finalizers_end(CcRec *rec) {
+    for (int i = 0; i < rec->weak_drops.n; i += rec->weak_drops.at[i] + 1)
+        guard_drops(rec, rec->weak_drops.at + i + 1, rec->weak_drops.at[i], true);
+    CC_VEC(int) at = {0};
+    for (int i = 0; i < rec->held.n; i++) {
+        const struct CcHeld *h = &rec->held.at[i];
+        if (h->observed || h->ended || !h->dropped) continue;
+        cc_vec_push(&at, h->level);
+        cc_vec_push(&at, h->slot);
+    }
+    const CcGuards *gs = &rec->trace->guards;
+    for (int id = 0; id < gs->g.n; id++)
+        for (int n = may_hold_observed(&gs->g.at[id]) && guard_can_read(gs, id) ? overwrites(rec, id) : 0; n > 0; n--) {
+            cc_vec_push(&at, -1);
+            cc_vec_push(&at, id);
+        }
+    guard_drops(rec, at.at, at.n, false);
+    cc_vec_free(&at);
 }
 
 /* Queues the objects that were read from this place. */
@@ -412,6 +432,13 @@ void cc_finalizers_check_freed(CcRec *rec) {
     rec->maybe_freed.n = 0;
     for (int i = 0; i < rec->unweak.n && rec->trace != NULL; i++)
         if (cc_map_find(&rec->by_object, rec->unweak.at[i]) != NULL) cc_rec_released(rec, rec->unweak.at[i]);
+}
+
+bool cc_finalizers_replaces(CcRec *rec, PyObject *old) {
+    if (old == NULL || cc_value_const(old)) return false;
+    if (cc_value_find(rec, old) == NULL) return cc_obj_drop_notifies(&old, 1, false);
+    cc_vec_push(&rec->maybe_freed, old);
+    return false;
 }
 
 void cc_finalizers_written(CcRec *rec, int guard) {

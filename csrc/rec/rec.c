@@ -498,7 +498,16 @@ static void note_raising(CcRec *rec, const CcAct *act) {
     rec->raising_pc = act != NULL ? act->pc : 0;
 }
 
+/* A `with` or `finally` has run since: the pending exception tells where it was raised. */
+static void note_raised(CcRec *rec) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    rec->raising_co = cc_traceback_origin(traceback, &rec->raising_pc);
+    PyErr_Restore(type, value, traceback);
+}
+
 bool cc_rec_break_at_raise(CcRec *rec) {
+    if (rec->raising_co == NULL) note_raised(rec);
     return rec->raising_co != NULL && cc_site_mark(rec, rec->raising_co, rec->raising_pc);
 }
 

@@ -84,6 +84,7 @@ bool cc_item_stores(const CcAct *act, PyObject *dict, PyObject *key);
 bool cc_item_fills(CcRec *rec, PyObject *o);
 
 /* ---- ev_name.c: globals, cells, closures, imports ---- */
+CcGo cc_name_store_before(CcRec *rec, CcAct *act, const CcEvent *ev); /* a break if what it replaces has a finaliser */
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_store_global(CcRec *rec, CcAct *act, const CcEvent *ev);
 CcGo cc_name_global(CcRec *rec, const CcEvent *ev);

@@ -479,6 +479,8 @@ void cc_finalizers_settle(CcRec *rec); /* the trace ends here: objects that its 
 void cc_finalizers_end(CcRec *rec);
 /* the objects in CcRec.maybe_freed and CcRec.unweak may have been dropped */
 void cc_finalizers_check_freed(CcRec *rec);
+/* A store drops `old`: true if nothing has read it, and its end, or that of what only it holds, is noticed. */
+bool cc_finalizers_replaces(CcRec *rec, PyObject *old);
 void cc_finalizers_written(CcRec *rec, int guard); /* the place that this guard reads was overwritten */
 void cc_finalizers_effect(CcRec *rec, const CcAction *a);
 /* A weak reference is about to be read. True: objects that the trace has dropped, by writes or by ending, may have held
@@ -507,6 +509,8 @@ int cc_idle_recipe(CcRec *rec, const CcAct *act, int slot, bool looked, CcMap *m
 bool cc_traceback_read(CcRec *rec, PyObject *exception);
 /* None: it has no traceback; NULL (no error): it can't be copied. */
 CC_NEW PyObject *cc_traceback_copy(PyObject *exception);
+/* The code and instruction at which the exception with this traceback was raised. New reference; NULL: unknown. */
+CC_NEW PyCodeObject *cc_traceback_origin(PyObject *traceback, int *pc);
 
 /* ---- node.c: graph nodes and effects ---- */
 typedef struct CcCallSpec {

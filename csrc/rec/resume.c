@@ -76,6 +76,15 @@ static bool adopt_walk(CcRec *rec, PyObject *o, int source, int holders) {
     return true;
 }
 
+/* An iterator among chain()'s operands that existed before the trace, and that others hold, too. */
+static bool any_outside(CcRec *rec, PyObject *operands) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(operands); i++) {
+        PyObject *o = PySequence_Fast_GET_ITEM(operands, i);
+        if (PyIter_Check(o) && cc_value_origin(rec, o) != CC_O_FRESH) return true;
+    }
+    return false;
+}
+
 /* Adopts an iterator that only slots hold: guards its position. The trace may advance it freely, because a later
  * snapshot puts a new one into the slot. False: its items can't be guarded (it iterates over an array, a map ...). */
 static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int levels) {
@@ -101,7 +110,7 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int
             whole = adopt_inner(rec, arg, args, own, id, cc_known_is(it, CC_KNOWN_CHAIN) ? 2 : levels) && whole;
         else if (PyList_Check(arg) || PyTuple_Check(arg)) {
             cc_sym_fill(rec, arg);
-            whole = cc_inside_guard(rec, arg, levels) && whole;
+            whole = cc_inside_guard(rec, arg, levels) && !(levels > 1 && any_outside(rec, arg)) && whole;
         } else whole = whole && cc_value_const(arg);
     }
     for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)

@@ -51,3 +51,15 @@ PyObject *cc_traceback_copy(PyObject *exception) {
     if (copy == NULL) cc_raised_clear();
     return copy;
 }
+
+/* Where the exception was raised: the innermost entry of its traceback. */
+CC_NEW PyCodeObject *cc_traceback_origin(PyObject *traceback, int *pc) {
+    PyTracebackObject *tb = (PyTracebackObject *)traceback;
+    while (tb != NULL && tb->tb_next != NULL) tb = tb->tb_next;
+    PyCodeObject *co = tb != NULL ? PyFrame_GetCode(tb->tb_frame) : NULL;
+    const CcCode *code = co != NULL ? cc_code_get(co) : NULL;
+    const int unit = tb != NULL ? tb->tb_lasti / (int)sizeof(_Py_CODEUNIT) : -1;
+    *pc = code != NULL && unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
+    if (*pc < 0) Py_CLEAR(co);
+    return co;
+}
