@@ -109,7 +109,21 @@ def also_caught(x, n, log):
     return checked(x * 2, n)
 
 
-CASES = [by_shape, by_number, asserted, helper, with_state, in_block, in_finally, chained, by_c_code, by_tensor, also_caught]
+def in_block_by_torch(x, n, log):
+    with torch.no_grad():
+        return (x * 2).view(2, 4)
+
+
+def in_finally_by_python(x, n, log):
+    y = x * 2
+    try:
+        return y + [None, 1][n % 2 - 1]
+    finally:
+        log.seen.append(n % 2)
+
+
+CASES = [in_block_by_torch, in_finally_by_python]
+CASES += [by_shape, by_number, asserted, helper, with_state, in_block, in_finally, chained, by_c_code, by_tensor, also_caught]
 
 
 def attempt(fn, x, n, log):
@@ -129,6 +143,15 @@ def test_exceptions_are_those_of_eager(fn):
     compiled, logs = ccompile.compile(fn, isolate_recompiles=True), (Log(), Log())
     for i in range(24):
         alike(attempt(fn, *given(i), logs[0]), attempt(compiled, *given(i), logs[1]), path=f"call {i}")
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("fn", [in_block, in_finally, in_block_by_torch, in_finally_by_python])
+def test_recordings_of_what_a_with_or_finally_raises_again_end(fn):
+    compiled, log = ccompile.compile(fn, isolate_recompiles=True), Log()
+    for i in range(40):
+        attempt(compiled, *given(i), log)
+    assert compiled_of(compiled).report()["recordings"] < 10
 
 
 @pytest.mark.skipif(EAGER, reason="counts recordings")

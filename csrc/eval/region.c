@@ -250,7 +250,9 @@ static void note_raise(Region *g, const CcBreakInfo *why) {
     enum { PATIENCE = 3 };
     CcRoot *root = g->root;
     if (!strict(g) && ++root->raises >= PATIENCE && cc_rec_break_at_raise(g->rec)) root->raises = 0;
-    if (g->point != NULL && ++g->point->raised >= root->knobs.give_up_limit)
+    /* behind a raise that is a break: a `with` or `finally` that raises again */
+    const int limit = g->point != NULL && g->point->segment.n == 0 ? PATIENCE : root->knobs.give_up_limit;
+    if (g->point != NULL && ++g->point->raised >= limit)
         fill_up(g, g->point, why, "every recording ended in an exception");
     if (g->first && root->entry.n == 0 && !root->eager_only && ++root->give_ups >= root->knobs.give_up_limit) {
         root->eager_only = true;

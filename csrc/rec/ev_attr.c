@@ -619,7 +619,8 @@ static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
 
 /* What a generic store replaces. Borrowed; NULL: nothing. */
 static PyObject *replaced(PyObject *o, PyObject *name) {
-    if (PyType_Check(o) || cc_tens_is(o)) return NULL;
+    if (cc_tens_is(o)) return NULL;
+    if (PyType_Check(o)) return PyDict_GetItemWithError(cc_type_dict((PyTypeObject *)o), name);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name), *old = NULL;
     if (d != NULL && Py_IS_TYPE(d, &PyMemberDescr_Type)) old = Py_TYPE(d)->tp_descr_get(d, o, (PyObject *)Py_TYPE(o));
     else if (d == NULL || Py_TYPE(d)->tp_descr_set == NULL) {

@@ -1,0 +1,412 @@
+"""When generators and objects with finalisers end: what a store, a deletion or a name's next value drops, generators that other
+iterators hold, generators with graph breaks inside. Each function runs 9 times, eagerly and compiled, on the same state."""
+
+import collections
+import functools
+import itertools
+
+import ccompile
+import pytest
+import torch
+from conftest import replaying
+
+
+class State:
+    slot = None
+
+    def __init__(self):
+        self.n, self.g, self.items, self.by_name, self.slotted = 0, None, [None], {}, Slotted()
+
+
+class Slotted:
+    __slots__ = ("g",)
+
+
+class Final:
+    def __init__(self, o):
+        self.o = o
+
+    def __del__(self):
+        self.o.n += 1
+
+
+def two(o):
+    try:
+        yield 1
+        yield 2
+    finally:
+        o.n += 1
+
+
+def up_to(n, o):
+    v = 0
+    try:
+        while v < n:
+            yield v
+            v += 1
+        return v
+    finally:
+        o.n += 1
+
+
+def told(x):
+    try:
+        yield 1
+        print("in", x.sum().item())
+        yield 2
+    finally:
+        print("end")
+
+
+# ---- what a store replaces --------------------------------------------------------------------------------------------
+
+
+def attribute(x, o):
+    it = two(o)
+    o.g = it
+    n = o.n
+    next(it)
+    return x + n, n
+
+
+def attribute_unnamed(x, o):
+    o.g = two(o)
+    next(o.g)
+    return o.n
+
+
+def by_setattr(x, o):
+    it = two(o)
+    next(it)
+    setattr(o, "g", it)  # noqa: B010
+    return o.n, x + 1
+
+
+def item_of_dict(x, o):
+    it = two(o)
+    next(it)
+    o.by_name["g"] = it
+    return o.n, x + 1
+
+
+def slice_of_list(x, o):
+    it = two(o)
+    next(it)
+    o.items[:] = [it]
+    return o.n
+
+
+def advanced_before(x, o):
+    if o.g is not None:
+        next(o.g)
+    o.g = two(o)
+    return o.n, x + 1
+
+
+def set_to_none(x, o):
+    o.g = None
+    n = o.n
+    o.g = two(o)
+    next(o.g)
+    return n, o.n
+
+
+def deleted_attribute(x, o):
+    del o.g
+    n = o.n
+    o.g = two(o)
+    next(o.g)
+    return n, x
+
+
+def popped(x, o):
+    o.items.append(two(o))
+    next(o.items[-1])
+    o.items.pop(0)
+    return o.n, x + 1
+
+
+def slot(x, o):
+    o.slotted.g = Final(o)
+    n = o.n
+    return n, x + 1
+
+
+def final_attribute(x, o):
+    o.g = Final(o)
+    return o.n, x + 1
+
+
+def final_item(x, o):
+    o.by_name["g"] = Final(o)
+    return o.n, x + 1
+
+
+def final_read_before(x, o):
+    o.g = Final(o)
+    n = o.n
+    o.m = n
+    return x + n
+
+
+def final_in_list(x, o):
+    o.items[0] = [Final(o)]
+    return o.n, x + 1
+
+
+def final_of_class(x, o):
+    State.slot = Final(o)
+    return o.n, x + 1
+
+
+HELD = None
+
+
+def final_global(x, o):
+    global HELD
+    HELD = Final(o)
+    n = o.n
+    return n, x + 1
+
+
+# ---- generators that only other iterators hold ------------------------------------------------------------------------
+
+
+def chained(x, o):
+    it = up_to(3, o)
+    it = itertools.chain(it, [2])
+    next(it, 0)
+
+
+def chained_under_two_names(x, o):
+    it = up_to(3, o)
+    chain = itertools.chain(it, [2])
+    next(chain, 0)
+
+
+def chained_across_break(x, o):
+    chain = itertools.chain(up_to(3, o), [2])
+    print()
+    next(chain, 0)
+    return x + 1
+
+
+def named_chained_across_break(x, o):
+    it = up_to(3, o)
+    chain = itertools.chain(it, [2])
+    print()
+    next(chain, 0)
+
+
+def zipped(x, o):
+    it = up_to(3, o)
+    it = zip(it, [2, 2])
+    next(it, 0)
+
+
+def mapped(x, o):
+    it = map(abs, up_to(3, o))
+    print()
+    next(it, 0)
+    return x + 1
+
+
+def unpacked(x, o):
+    a, *_ = itertools.takewhile(lambda v: v < 1, up_to(3, o))
+    return a, o.n
+
+
+def unpacked_zip(x, o):
+    a, *_ = zip(up_to(3, o), [1])
+    return a, o.n
+
+
+def sliced_name(x, o):
+    it = itertools.islice(up_to(3, o), 2)
+    next(it)
+    it = 3
+    return o.n, it
+
+
+def sliced_cell(x, o):
+    it = itertools.islice(up_to(3, o), 2)
+    next(it)
+
+    def inner():
+        nonlocal it
+        it = None
+        return o.n
+
+    return inner()
+
+
+def sliced_attribute(x, o):
+    p = Slotted()
+    p.g = itertools.islice(up_to(3, o), 2)
+    next(p.g)
+    p.g = 3
+    return o.n
+
+
+def sliced_item(x, o):
+    p = [itertools.islice(up_to(3, o), 2)]
+    next(p[0])
+    p[0] = 3
+    return o.n
+
+
+def sliced_key(x, o):
+    p = {"a": itertools.islice(up_to(3, o), 2)}
+    next(p["a"])
+    del p["a"]
+    return o.n
+
+
+def sliced_slice(x, o):
+    p = [itertools.islice(up_to(3, o), 2)]
+    next(p[0])
+    p[:] = []
+    return o.n
+
+
+def nested_lists(x, o):
+    p = [[[up_to(3, o)]]]
+    next(p[0][0][0])
+    p = p[0]
+    n = o.n
+    p = p[0]
+    p = 1
+    return n, o.n, p
+
+
+def in_deque(x, o):
+    p = collections.deque([up_to(3, o)], maxlen=1)
+    next(p[0])
+    p.append(1)
+    return o.n
+
+
+def in_partial(x, o):
+    f = functools.partial(next, up_to(3, o))
+    f()
+    f = None
+    return o.n, f
+
+
+def in_exception(x, o):
+    e = ValueError(up_to(3, o))
+    next(e.args[0])
+    e.args = ()
+    return o.n
+
+
+# ---- breaks inside ----------------------------------------------------------------------------------------------------
+
+
+def thrice(it):
+    next(it)
+    next(it)
+    return next(it, 0)
+
+
+def twice_and_close(it):
+    next(it)
+    next(it)
+    it.close()
+
+
+def send(it):
+    a, b = it.send(None), next(it)
+    try:
+        next(it)
+    except StopIteration as e:
+        return a, b, e.value
+
+
+def throw(it):
+    next(it)
+    next(it)
+    try:
+        it.throw(KeyError("a"))
+    except KeyError:
+        return 1
+
+
+def exhausted_by_callee(x, o):
+    it = told(x)
+    return thrice(it)
+
+
+def closed_by_callee(x, o):
+    it = told(x)
+    twice_and_close(it)
+    print("after")
+
+
+def sent_by_callee(x, o):
+    it = told(x)
+    return send(it)
+
+
+def thrown_by_callee(x, o):
+    it = told(x)
+    throw(it)
+    print("after")
+
+
+def listed_by_callee(x, o):
+    it = told(x)
+    a, b = list(it)
+    return a + b
+
+
+def in_a_list(x, o):
+    its = [told(x)]
+    r = thrice(its[0])
+    print("after")
+    return r
+
+
+def of_a_closure(x, o):
+    it = told(x)
+
+    def inner():
+        return thrice(it)
+
+    r = inner()
+    print("after")
+    return r
+
+
+FUNCTIONS = [f for f in list(globals().values()) if callable(f) and getattr(f, "__code__", None) and f.__code__.co_varnames[:2] == ("x", "o")]
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
+def test_ends(fn, capsys):
+    runs = []
+    for f in (fn, ccompile.compile(fn)):
+        global HELD
+        o, run, State.slot, HELD = State(), [], None, None
+        for _ in range(9):
+            result = f(torch.ones(1), o)
+            run.append((repr(result), o.n, capsys.readouterr().out))
+        runs.append(run)
+    assert runs[1] == runs[0]
+
+
+def test_functions_are_found():
+    assert len(FUNCTIONS) > 40
+
+
+def test_a_store_over_a_plain_object_is_no_break():
+    def fn(x, o):
+        o.g = [x * 2]
+        o.by_name["k"] = x + 1
+        return o.g[0] + o.by_name["k"]
+
+    compiled, o = ccompile.compile(fn), State()
+    for _ in range(3):
+        compiled(torch.ones(1), o)
+    with replaying(4):
+        for _ in range(4):
+            assert compiled(torch.ones(1), o) == 4
