@@ -76,11 +76,11 @@ static PyObject *generator_slot_unshared(const CcGuard *g, PyObject *generator) 
 static PyObject *dropped_quietly(const CcGuard *g, const CcGuardState *state, PyObject *const *gv) {
     const int *at = (const int *)PyBytes_AS_STRING(g->key);
     const int n = (int)(PyBytes_GET_SIZE(g->key) / (Py_ssize_t)(2 * sizeof *at));
-    PyObject **dropped = cc_mem_get(sizeof *dropped * (size_t)n);
+    PyObject *few[16] = {NULL}, **dropped = n <= CC_COUNT(few) ? few : cc_mem_get(sizeof *dropped * (size_t)n);
     for (int i = 0; i < n; i++)
         dropped[i] = at[2 * i] < 0 ? gv[at[2 * i + 1]] : cc_act_get(state->acts[at[2 * i]], at[2 * i + 1]);
     const bool noticed = cc_obj_drop_notifies(dropped, n, g->index);
-    free(dropped);
+    if (dropped != few) free(dropped);
     return noticed ? NULL : Py_None;
 }
 
