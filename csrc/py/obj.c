@@ -204,6 +204,34 @@ void cc_set_table(PyObject *set, Py_ssize_t *size, Py_ssize_t *finger) {
     *finger = so->finger & so->mask;
 }
 
+void cc_set_put(PyObject *set, Py_ssize_t place, PyObject *equal) {
+    Py_SETREF(((PySetObject *)set)->table[place].key, Py_NewRef(equal));
+}
+
+/* A dummy (a removed member's place, hash -1) holds no reference. */
+PyObject *cc_set_clone(PyObject *set) {
+    const PySetObject *from = (PySetObject *)set;
+    PySetObject *to = (PySetObject *)PySet_New(NULL);
+    if (to == NULL) return NULL;
+    const size_t n = (size_t)from->mask + 1;
+    if (from->table != from->smalltable) {
+        setentry *table = PyMem_Malloc(n * sizeof *table);
+        if (table == NULL) {
+            Py_DECREF(to);
+            return PyErr_NoMemory();
+        }
+        to->table = table;
+    }
+    memcpy(to->table, from->table, n * sizeof *to->table);
+    for (size_t i = 0; i < n; i++)
+        if (to->table[i].hash != -1) Py_XINCREF(to->table[i].key);
+    to->fill = from->fill;
+    to->used = from->used;
+    to->mask = from->mask;
+    to->finger = from->finger;
+    return (PyObject *)to;
+}
+
 #if PY_VERSION_HEX >= 0x030C0000
 #    define DIGIT(o) ((PyLongObject *)(o))->long_value.ob_digit[0]
 static void set_small(PyObject *o, long v) {

@@ -267,8 +267,11 @@ static CcGo write_before(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_value_membership(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
     if (!has(b, CC_TRAIT_TAKES_ITEMS) || n < 2) return CC_OK;
-    if (cc_number_text(b->rec, in[1])) return stop(b, CC_R_DATA_SCALAR, b->callee->name);
-    cc_sym_fill(b->rec, in[1]);
+    const bool pairs = PyDict_Check(in[0]) && !PyDict_Check(in[1]); /* keys are within */
+    if (cc_number_text(b->rec, in[1]) || (pairs && !cc_number_settle(b->rec, in[1], 4)))
+        return stop(b, CC_R_DATA_SCALAR, b->callee->name);
+    if (pairs) cc_sym_settle(b->rec, in[1], 4);
+    else cc_sym_fill(b->rec, in[1]);
     return cc_tens_is(in[1]) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
 }
 
@@ -461,7 +464,9 @@ PyObject *cc_builtin_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *wit
         items = tail != NULL ? PyList_AsTuple(tail) : NULL;
         Py_XDECREF(tail);
     } else if (!PyIter_Check(with) && !cc_op_python_method(with, "__iter__") && !cc_op_python_method(with, "keys")) {
-        items = PyDict_Check(with) && PyDict_Check(self) ? copy_dict(with) : PySequence_Tuple(with);
+        items = PyDict_Check(with) && PyDict_Check(self)         ? copy_dict(with)
+                : PySet_CheckExact(with) && PyAnySet_Check(self) ? cc_set_clone(with) /* sets grow ahead for a set */
+                                                                 : PySequence_Tuple(with);
     }
     cc_raised_clear();
     if (items == NULL) return NULL;
@@ -540,6 +545,8 @@ CcGo cc_builtin_after(CcRec *rec, CcAct *act, CcCalled *c, const CcCallee *calle
     cc_same_hashed(rec, result);
     if ((PyAnySet_Check(result) || has(&b, CC_TRAIT_MAKES_SET)) && !cc_value_membership(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
+    if (PyAnySet_Check(result) && !cc_number_settle(rec, result, 2)) /* C code has hashed what a function gave */
+        return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, callee->name);
     if (Py_REFCNT(result) != 1 && !a_pair(c, result) && !has(&b, CC_TRAIT_GIVES))
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, callee->name);
     cc_value_fresh(rec, result);

@@ -237,7 +237,9 @@ static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index) {
     case CC_MAKE_OBJECT: return make_object(m, r, index);
     case CC_MAKE_SET:
     case CC_MAKE_DICT: {
-        PyObject *o = r->make == CC_MAKE_SET ? PySet_New(NULL) : PyDict_New();
+        PyObject *o = r->object != NULL        ? cc_set_clone(r->object)
+                      : r->make == CC_MAKE_SET ? PySet_New(NULL)
+                                               : PyDict_New();
         if (o == NULL) return NULL;
         if (shared) m->built[index] = Py_NewRef(o);
         const CcRecipe base = {.kid0 = r->kid0, .n = r->n, .aux = r->n};

@@ -42,8 +42,14 @@ bool cc_number_any(CcRec *rec, PyObject *o, CcNumberVisit visit, void *ctx, int 
         PyObject *key, *value;
         while (PyDict_Next(o, &pos, &key, &value))
             if (visit(ctx, key, CC_MAX(depth, 1)) || visit(ctx, value, depth)) return true;
+    } else if (PyAnySet_Check(o)) {
+        PyObject *member;
+        for (Py_ssize_t place = 0; cc_set_next(o, &place, &member); place++)
+            if (member != NULL && visit(ctx, member, depth)) return true;
     } else if (PyExceptionInstance_Check(o)) {
         return visit(ctx, ((PyBaseExceptionObject *)o)->args, depth);
+    } else if (cc_known_is(o, CC_KNOWN_NAMESPACE)) {
+        return visit(ctx, cc_obj_dict(o), depth);
     } else if (cc_known_is(o, CC_KNOWN_DEQUE) || views_dict(o)) {
         Inside in = {visit, ctx, depth + views_dict(o)};
         return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;

@@ -471,7 +471,31 @@ static int build_wrapper(Builder *b, PyObject *o) {
     return same ? node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), kids, n, 0, 0) : fail(b, o);
 }
 
+/* Members are constants, or symbols that were pinned when they were hashed. */
+static bool constant_members(CcRec *rec, PyObject *set) {
+    PyObject *member;
+    for (Py_ssize_t place = 0; cc_set_next(set, &place, &member); place++) {
+        if (member == NULL) continue;
+        const bool pinned = cc_sym_is(rec, member) && cc_value_find(rec, member)->dirty;
+        if (!cc_value_const(member) || (!pinned && cc_number_varies(rec, member, 3))) return false;
+    }
+    return true;
+}
+
+/* The order of a set's members depends on how it came about. */
+static int build_set(Builder *b, PyObject *o) {
+    PyObject *clone, *member;
+    CC_RETRY_ALLOC(clone, cc_set_clone(o));
+    for (Py_ssize_t place = 0; cc_set_next(clone, &place, &member); place++)
+        if (member != NULL && cc_sym_is(b->rec, member))
+            cc_set_put(clone, place, b->rec->trace->symbol.at[cc_value_find(b->rec, member)->id].value);
+    const int me = node(b, CC_MAKE_SET, o, clone, NULL, 0, 0, 0);
+    Py_DECREF(clone);
+    return me;
+}
+
 static int build_items(Builder *b, PyObject *o) {
+    if (PySet_CheckExact(o) && constant_members(b->rec, o)) return build_set(b, o);
     Objects kids = {0};
     add_base_items(&kids, o);
     const CcMake make = PyTuple_Check(o)  ? CC_MAKE_TUPLE
