@@ -123,7 +123,7 @@ static int changed_items(const CcGuard *g, PyObject *v) {
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *is = PyTuple_GET_ITEM(v, i), *was = PyTuple_GET_ITEM(g->want, i);
         if (!PyLong_CheckExact(is) || !PyLong_CheckExact(was)) return 0;
-        if (PyLong_AsLongLong(is) != PyLong_AsLongLong(was)) dims |= 1 << i;
+        if (PyObject_RichCompareBool(is, was, Py_NE) == 1) dims |= 1 << i; /* may exceed 64 bits */
     }
     return dims;
 }

@@ -186,17 +186,31 @@ void cc_args_hashed(const CcBuiltin *b) {
     for (int i = 0; i < b->c->n; i++) cc_same_taken(b->rec, b->c->in[i], dict && !has(b, CC_TRAIT_MAKES_SET));
 }
 
-/* dict(pairs) compares the keys with one another. */
-static bool keys_known(const CcBuiltin *b) {
-    const int n = cc_call_positional(b->c);
-    PyObject *pairs = n > 0 && PyType_Check(b->c->func) ? b->c->in[n - 1] : NULL;
-    if (pairs == NULL || !(PyList_CheckExact(pairs) || PyTuple_CheckExact(pairs))) return true;
+/* The keys of zip(keys, values): its first iterator. */
+static bool zipped_keys_known(CcRec *rec, PyObject *zip) {
+    PyObject *reduced = cc_iterator_reduce(zip);
+    PyObject *args = reduced != NULL && PyTuple_Check(reduced) ? PyTuple_GET_ITEM(reduced, 1) : NULL;
+    const bool some = args != NULL && PyTuple_Check(args) && PyTuple_GET_SIZE(args) > 0;
+    const bool known = !some || cc_number_settle(rec, PyTuple_GET_ITEM(args, 0), 3);
+    cc_raised_clear();
+    Py_XDECREF(reduced);
+    return known;
+}
+
+bool cc_args_keys_known(CcRec *rec, PyObject *pairs) {
+    if (Py_IS_TYPE(pairs, &PyZip_Type)) return zipped_keys_known(rec, pairs);
+    if (!PyList_CheckExact(pairs) && !PyTuple_CheckExact(pairs)) return true;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(pairs); i++) {
         PyObject *pair = PySequence_Fast_GET_ITEM(pairs, i);
         const bool items = (PyList_Check(pair) || PyTuple_Check(pair)) && PySequence_Fast_GET_SIZE(pair) > 0;
-        if (items && !cc_number_settle(b->rec, PySequence_Fast_GET_ITEM(pair, 0), 3)) return false;
+        if (items && !cc_number_settle(rec, PySequence_Fast_GET_ITEM(pair, 0), 3)) return false;
     }
     return true;
+}
+
+static bool keys_known(const CcBuiltin *b) {
+    const int n = cc_call_positional(b->c);
+    return n == 0 || !PyType_Check(b->c->func) || cc_args_keys_known(b->rec, b->c->in[n - 1]);
 }
 
 CcGo cc_args_read(const CcBuiltin *b) {

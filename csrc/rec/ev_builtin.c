@@ -267,11 +267,9 @@ static CcGo write_before(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_value_membership(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
     if (!has(b, CC_TRAIT_TAKES_ITEMS) || n < 2) return CC_OK;
-    const bool pairs = PyDict_Check(in[0]) && !PyDict_Check(in[1]); /* keys are within */
-    if (cc_number_text(b->rec, in[1]) || (pairs && !cc_number_settle(b->rec, in[1], 4)))
+    if (cc_number_text(b->rec, in[1]) || (PyDict_Check(in[0]) && !cc_args_keys_known(b->rec, in[1])))
         return stop(b, CC_R_DATA_SCALAR, b->callee->name);
-    if (pairs) cc_sym_settle(b->rec, in[1], 4);
-    else cc_sym_fill(b->rec, in[1]);
+    cc_sym_fill(b->rec, in[1]);
     return cc_tens_is(in[1]) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
 }
 

@@ -467,8 +467,7 @@ static CcGo event_after(CcRec *rec, CcAct *act, CcEvent *ev) {
     switch (ev->kind) {
     case CC_EV_BUILD_CLASS:
     case CC_EV_CONST:
-        if (!cc_value_const(ev->result) && cc_value_origin(rec, ev->result) == CC_O_UNKNOWN)
-            cc_value_const_source(rec, ev->result);
+        if (!cc_value_const(ev->result)) cc_value_met_const(rec, ev->result);
         return CC_OK;
     case CC_EV_GLOBAL: return cc_name_global(rec, ev);
     case CC_EV_STORE_GLOBAL: return cc_name_store_global(rec, act, ev);

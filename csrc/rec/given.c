@@ -174,6 +174,13 @@ static int looks_on_the_way(PyObject *o, void *arg) {
     return 0;
 }
 
+/* f"{o}" gives what o.__format__, or __str__ without a format, has returned; it looks into what items of o return. */
+static CcLooks looks_format(const CcAct *act, const CcEvent *ev) {
+    const bool own = act->co->co_argcount > 0 && cc_act_get(act, 0) == ev->in[0];
+    const bool plain = ev->n < 2 || ev->in[1] == NULL || PyUnicode_GET_LENGTH(ev->in[1]) == 0;
+    return own && (plain || cc_text_is(act->co->co_name, "__format__")) ? CC_LOOKS_NOT : CC_LOOKS_ALL;
+}
+
 /* What the C code that called this frame reads of its result: __len__, a key function of sorted(), a generator under
  * max(). */
 static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
@@ -194,6 +201,7 @@ static CcLooks looked_at(const CcAct *act, const CcEvent *ev) {
         break;
     case CC_EV_CONTAINS:
     case CC_EV_TRUTH: return CC_LOOKS_TRUTH;
+    case CC_EV_FORMAT: return looks_format(act, ev);
     case CC_EV_TUPLE:
     case CC_EV_UNPACK:
     case CC_EV_NEXT: break;

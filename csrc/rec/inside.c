@@ -255,12 +255,23 @@ static bool text_fields(CcRec *rec, PyObject *o, int source) {
     return known;
 }
 
+/* Guards the content of the arguments of an exception that the trace made. */
+static bool arguments_known(CcRec *rec, PyObject *args, int depth) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
+        PyObject *o = PyTuple_GET_ITEM(args, i);
+        const CcProv *p = cc_value_find(rec, o);
+        if (p != NULL && p->origin == CC_O_SOURCE && !cc_inside_guard(rec, o, CC_MAX(depth - 1, 1))) return false;
+    }
+    return true;
+}
+
 bool cc_inside_exception(CcRec *rec, PyObject *o, int depth) {
     PyObject *args = ((PyBaseExceptionObject *)o)->args;
     const int source = cc_value_source(rec, o);
     cc_sym_settle(rec, args, 3);
     if (!text_fields(rec, o, source)) return false;
-    if (source < 0 || args == NULL) return true;
+    if (args == NULL) return true;
+    if (source < 0) return arguments_known(rec, args, depth);
     cc_value_read_member(rec, source, (PyTypeObject *)PyExc_BaseException, "args", args);
     return cc_inside_guard(rec, args, CC_MAX(depth - 1, 1));
 }
@@ -275,7 +286,9 @@ bool cc_inside_structure(CcRec *rec, PyObject *o, int depth) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
         PyObject *item = PySequence_Fast_GET_ITEM(o, i);
         if (PyFloat_CheckExact(item) || PyLong_CheckExact(item) || PyBool_Check(item)) {
-            cc_guard_once(gs, CC_SRC_ITEM, source, NULL, (int)i, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
+            /* with a key, which is not used: not the guard of code that reads the item, which has to learn its value */
+            PyObject *type = (PyObject *)Py_TYPE(item);
+            cc_guard_once(gs, CC_SRC_ITEM, source, type, (int)i, CC_CHK_TYPE, type);
         } else {
             cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
             if (!cc_inside_structure(rec, item, depth - 1)) return false;

@@ -50,7 +50,7 @@ bool cc_number_any(CcRec *rec, PyObject *o, CcNumberVisit visit, void *ctx, int 
         return visit(ctx, ((PyBaseExceptionObject *)o)->args, depth);
     } else if (cc_known_is(o, CC_KNOWN_NAMESPACE)) {
         return visit(ctx, cc_obj_dict(o), depth);
-    } else if (cc_known_is(o, CC_KNOWN_DEQUE) || views_dict(o)) {
+    } else if (cc_known_is(o, CC_KNOWN_DEQUE) || cc_known_is(o, CC_KNOWN_PARTIAL) || views_dict(o)) {
         Inside in = {visit, ctx, depth + views_dict(o)};
         return Py_TYPE(o)->tp_traverse(o, visit_inside, &in) != 0;
     } else if (cc_inside_iterates(o) && Py_TYPE(o)->tp_traverse != NULL) {

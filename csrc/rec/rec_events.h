@@ -240,6 +240,8 @@ bool cc_args_state(const CcBuiltin *b); /* guards state that it reads besides it
 CcGo cc_args_known(const CcBuiltin *b); /* each is known, and each hashed one is a constant */
 /* Guards the operands from index `from` on, `depth` levels deep. */
 CcGo cc_args_guard(const CcBuiltin *b, int from, int depth);
+/* dict(pairs) and d.update(pairs) compare the keys with one another: makes them constants. False: a node computes one. */
+bool cc_args_keys_known(CcRec *rec, PyObject *pairs);
 CcGo cc_args_read(const CcBuiltin *b);     /* guards what it may read of their content */
 void cc_args_hashed(const CcBuiltin *b);   /* they become keys of a set or dict, which compares them */
 bool cc_args_computed(const CcBuiltin *b); /* one is or contains a number that a node computes */

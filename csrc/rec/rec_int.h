@@ -280,6 +280,7 @@ void cc_value_clear(CcRec *rec);
 /* Guard id of o's source, or of a CONST source for objects guarded by identity. -1: neither. */
 int cc_value_source(CcRec *rec, PyObject *o);
 int cc_value_const_source(CcRec *rec, PyObject *o);
+void cc_value_met_const(CcRec *rec, PyObject *o); /* the code has loaded this constant, a tuple or the like */
 /* Records that `source` of parent gave v (NULL: absent): adds a guard unless there is one, and learns v. Returns the
  * guard id. */
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v);

@@ -214,6 +214,12 @@ void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
         }
 }
 
+static bool is_size(PyObject *o) {
+    int overflow = 0;
+    if (PyLong_CheckExact(o)) (void)PyLong_AsLongLongAndOverflow(o, &overflow);
+    return PyLong_CheckExact(o) && overflow == 0;
+}
+
 /* Bit set of a tuple's items (or dims of a torch.Size) that were other numbers in an earlier call. */
 static unsigned items_that_differ(const CcRec *rec, int guard, PyObject *v) {
     const CcHints *hints = rec->hints;
@@ -222,9 +228,9 @@ static unsigned items_that_differ(const CcRec *rec, int guard, PyObject *v) {
     if (hints == NULL || hints->none || hints->at.n == 0) return 0;
     if (Py_TYPE(v) == cc_tens_size_type()) {
         const CcHint *hint = cc_hint_find(hints, cc_guard_path(gs, guard, rec->salt));
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v);
-             i++) /* torch.SymInt, of nested tensors: torch.Size can't hold these */
-            if (!cc_sym_number(PyTuple_GET_ITEM(v, i))) return 0;
+        /* torch.Size can't be made of torch.SymInt (of nested tensors) and of larger numbers */
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v); i++)
+            if (!is_size(PyTuple_GET_ITEM(v, i))) return 0;
         return hint != NULL ? hint->dims : 0;
     }
     for (int i = 0; PyTuple_CheckExact(v) && i < PyTuple_GET_SIZE(v) && i < CC_SYM_ITEMS; i++) {

@@ -417,6 +417,15 @@ void cc_value_guard_module_call(CcRec *rec, const char *module, const char *func
     Py_XDECREF(f);
 }
 
+void cc_value_met_const(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
+    CcGuards *gs = &rec->trace->guards;
+    if (p == NULL) cc_value_const_source(rec, o);
+    else if (p->origin == CC_O_SOURCE && gs->g.at[p->id].source != CC_SRC_CONST &&
+             gs->g.at[p->id].check != CC_CHK_IDENT)
+        cc_guard_add_check(gs, p->id, CC_CHK_IDENT, o, -1); /* a caller has passed the same tuple */
+}
+
 void cc_value_which(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) cc_same_which(rec, o);
