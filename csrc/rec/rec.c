@@ -234,9 +234,9 @@ CcGo cc_rec_enter(CcRec *rec, CcAct *act) {
         rec->trace->start = cc_site_place(act, act->co->co_firstlineno);
         cc_sym_arguments(rec, act);
     } else {
-        const CcRecFrame *parent = rec->frame.n > 0 ? &cc_vec_last(&rec->frame) : NULL;
-        f.transparent = parent != NULL && act->prev == parent->act && cc_rec_calls(parent->act->event, act) &&
-                        rec->frame.n < MAX_LEVELS;
+        if (rec->frame.n == 0) return CC_PASS; /* the root has left: a finaliser of what the recorder still held */
+        const CcRecFrame *parent = &cc_vec_last(&rec->frame);
+        f.transparent = act->prev == parent->act && cc_rec_calls(parent->act->event, act) && rec->frame.n < MAX_LEVELS;
         if (rec->frame.n >= 4 * MAX_LEVELS) return cc_rec_poison(rec, act, CC_R_LIMIT, "depth of frames");
     }
     f.first_stores = rec->stores;
