@@ -169,6 +169,40 @@ def final_global(x, o):
     return n, x + 1
 
 
+def printed():
+    try:
+        yield 1
+    finally:
+        print("end")
+
+
+class Printing:
+    def __del__(self):
+        print("end")
+
+
+def printing_attribute(x, o):
+    o.g = printed()
+    next(o.g)
+    o.g = None
+
+
+def printing_final(x, o):
+    o.g = Printing()
+    del o.g
+
+
+LIST = []
+
+
+def final_through_a_list_beside_a_break(x, o):
+    mine = Final(o)
+    x.sum().item()
+    LIST.append(Final(o))
+    LIST.pop()
+    return mine is None
+
+
 # ---- generators that only other iterators hold ------------------------------------------------------------------------
 
 
