@@ -334,6 +334,39 @@ def in_exception(x, o):
     return o.n
 
 
+# ---- objects in containers that C code drops ---------------------------------------------------------------------------
+
+
+def name_of(final):
+    return final.o.n
+
+
+def mapped_list(x, o):
+    list(map(name_of, [Final(o), Final(o)]))
+
+
+def unpacked_map(x, o):
+    a, b = map(name_of, [Final(o), Final(o)])
+    return a, b, o.n
+
+
+def reversed_list(x, o):
+    list(reversed([Final(o)]))
+    return o.n
+
+
+def looped_over(x, o):
+    for v in [Final(o), Final(o)]:
+        pass
+    print(o.n)
+    return v is None
+
+
+def chained_lists(x, o):
+    [*itertools.chain([Final(o)], [Final(o)])]
+    return o.n
+
+
 # ---- breaks inside ----------------------------------------------------------------------------------------------------
 
 

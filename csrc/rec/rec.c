@@ -112,7 +112,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->result = -1;
     rec->trace->handled = CC_HANDLED_SAME;
     Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
-    rec->handled_read = false;
+    rec->handled_read = rec->made_finals = false;
     rec->read_grad = rec->unseen = rec->differs = false;
     rec->checkpoint = rec->n_checkpoint = rec->closed.n = 0;
     (void)cc_look_take_read();
@@ -266,6 +266,8 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
         return;
     if (f->hashed != NULL && rec->stores != f->first_stores) cc_map_put(&rec->writing_types, f->hashed, 1);
     if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
+    else if (rec->made_finals) cc_rec_released(rec, NULL);
+    if (rec->trace == NULL) return;
     if (at == 0) cc_finalizers_settle(rec);
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) { /* CPython continues a frame that we no longer observe */
@@ -515,6 +517,7 @@ static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
     note_raising(rec, ev->kind == CC_EV_RAISE ? act : NULL);
     if (rec->maybe_freed.n + rec->unweak.n > 0) cc_finalizers_check_freed(rec);
+    if (rec->made_finals) cc_rec_released(rec, NULL); /* an iterator that is exhausted drops its list */
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
     f->touched = true;

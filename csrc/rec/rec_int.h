@@ -169,6 +169,8 @@ struct CcRec {
     CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception handled when the call began, and when the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
+    /* the trace has made objects with __del__: each event asks which objects only provenance still holds */
+    bool made_finals;
     bool handled_read; /* handled_start has a guard: the trace has met it */
     PyFunctionObject *root;
     PyObject *kwnames; /* borrowed: names of the call's last arguments; NULL: none */

@@ -242,6 +242,7 @@ CcProv *cc_value_set(CcRec *rec, PyObject *o, CcOrigin origin, int id) {
         PyObject *weak = NULL;
         /* An object with a finaliser (a generator, a class with __del__) must be finalised where eager does it. */
         const bool finalised = origin == CC_O_FRESH && cc_finalizers_has(o);
+        rec->made_finals = rec->made_finals || (finalised && !PyGen_CheckExact(o));
         if (finalised || (origin == CC_O_SOURCE && cc_finalizers_has(o)) ||
             (origin == CC_O_VALUE && cc_tens_is(o) && !rec->keep_tensors)) {
             weak = PyWeakref_NewRef(o, NULL);
