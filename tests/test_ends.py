@@ -4,6 +4,7 @@ iterators hold, generators with graph breaks inside. Each function runs 9 times,
 import collections
 import functools
 import itertools
+import weakref
 
 import ccompile
 import pytest
@@ -367,6 +368,73 @@ def chained_lists(x, o):
     return o.n
 
 
+# ---- generators whose variables hold an object with a finaliser ------------------------------------------------------------
+
+
+def over(final):
+    yield final.o.n
+    yield 2
+
+
+def generator_left_behind(x, o):
+    it = over(Final(o))
+    next(it)
+    print()
+    print(o.n)
+
+
+def generator_not_started(x, o):
+    it = over(Final(o))
+    print(it is None)
+    print(o.n)
+
+
+def beside_another(x, o):
+    d = Final(o)
+    it = over(Final(o))
+    next(it)
+    print()
+    return d is it, o.n
+
+
+# ---- a generator within another -----------------------------------------------------------------------------------------
+
+
+def delegating(o):
+    try:
+        yield from two(o)
+    finally:
+        o.n += 10
+
+
+def delegation_dropped(x, o):
+    it = delegating(o)
+    next(it)
+    it = None
+    return o.n, it
+
+
+def delegation_closed(x, o):
+    it = delegating(o)
+    next(it)
+    it.close()
+    return o.n
+
+
+def delegation_in_a_list(x, o):
+    its = [delegating(o)]
+    next(its[0])
+    its.pop()
+    return o.n
+
+
+def updated_dict(x, o):
+    o.by_name.update(g=Final(o))
+    n = o.n
+    o.by_name.update({"h": Final(o)})
+    return n, o.n
+
+
 # ---- breaks inside ----------------------------------------------------------------------------------------------------
 
 
@@ -463,6 +531,24 @@ def test_ends(fn, capsys):
 
 def test_functions_are_found():
     assert len(FUNCTIONS) > 40
+
+
+def test_functions_that_lru_cache_wraps_in_the_call():
+    """docs/limits.md: at most 64 of them stay alive."""
+
+    def fn(x):
+        @functools.lru_cache
+        def doubled(i):
+            return x[i] * 2
+
+        return doubled(0) + doubled(0)
+
+    compiled, given = ccompile.compile(fn), []
+    for _ in range(100):
+        x = torch.ones(3)
+        given.append(weakref.ref(x))
+        assert compiled(x) == 4
+    assert sum(ref() is not None for ref in given) <= 65
 
 
 def test_a_store_over_a_plain_object_is_no_break():

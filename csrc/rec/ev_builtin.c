@@ -259,10 +259,35 @@ static bool spoils_order(const CcBuiltin *b) {
     return PyODict_Check(b->c->in[0]) && cc_args_class(b->c->func) == &PyDict_Type;
 }
 
+/* d.update(other, key=value): visits the keys that it writes, while there are few. */
+static bool any_key(const CcBuiltin *b, bool (*visit)(CcRec *rec, PyObject *dict, PyObject *key)) {
+    enum { FEW = 16 };
+    PyObject *const *in = b->c->in, *key;
+    const int n = cc_call_positional(b->c);
+    Py_ssize_t pos = 0;
+    if (!PyDict_Check(in[0]) || !has(b, CC_TRAIT_TAKES_ITEMS) || cc_value_source(b->rec, in[0]) < 0) return false;
+    if (n > 1 && PyDict_Check(in[1]) && PyDict_GET_SIZE(in[1]) <= FEW)
+        while (PyDict_Next(in[1], &pos, &key, NULL))
+            if (cc_value_const(key) && visit(b->rec, in[0], key)) return true;
+    for (int i = 0; i < cc_obj_count(b->c->kwnames); i++)
+        if (visit(b->rec, in[0], PyTuple_GET_ITEM(b->c->kwnames, i))) return true;
+    return false;
+}
+
+static bool ends_old(CcRec *rec, PyObject *dict, PyObject *key) {
+    return cc_finalizers_replaces(rec, PyDict_GetItemWithError(dict, key));
+}
+
+static bool note_written(CcRec *rec, PyObject *dict, PyObject *key) {
+    cc_value_written(rec, CC_SRC_KEY, cc_value_source(rec, dict), key, false);
+    return false;
+}
+
 static CcGo write_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     const int n = cc_call_positional(b->c);
     if (spoils_order(b)) return refuse(b);
+    if (any_key(b, ends_old)) return stop(b, CC_R_FINALISED, NULL);
     cc_value_will_write(b->rec, in[0]);
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_value_membership(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
@@ -485,6 +510,7 @@ static CcGo write_effect(const CcBuiltin *b, int source) {
         if (in[i] == NULL) return cc_rec_poison(rec, b->act, CC_R_OUTSIDE_ITER, b->callee->name);
     }
     if (cc_builtin_stored(rec, b->act)) return cc_rec_poison(rec, b->act, CC_R_DIRTY_READ, cc_type_name(self));
+    (void)any_key(b, note_written);
     /* guards before the call cover the whole content that is read and written */
     const bool known = has(b, CC_TRAIT_READS_SELF) && cc_value_tracked(self);
     cc_value_wrote(rec, self, known ? CC_DIRTY_KNOWN : CC_DIRTY_ALL);

@@ -32,9 +32,25 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
 
 bool cc_finalizers_has(PyObject *o) { return Py_TYPE(o)->tp_finalize != NULL; }
 
-static bool runs_code(PyObject *o, CcWhen when) {
-    return cc_finalizers_has(o) && (!PyGen_CheckExact(o) || close_runs_code(o, when));
+static bool ends_by_code(PyObject *o, CcWhen when, int depth);
+
+/* A variable of the generator holds an object whose end runs code. */
+static bool holds_final(PyObject *generator, CcWhen when, int depth) {
+    CcGen g;
+    if (depth == 0 || !cc_generator_read(generator, &g)) return false;
+    for (int i = 0; i < g.code->n_locals + g.depth; i++) {
+        PyObject *held = cc_generator_get(&g, i);
+        if (held != NULL && ends_by_code(held, when, depth - 1)) return true;
+    }
+    return false;
 }
+
+static bool ends_by_code(PyObject *o, CcWhen when, int depth) {
+    if (!cc_finalizers_has(o)) return false;
+    return !PyGen_CheckExact(o) || close_runs_code(o, when) || holds_final(o, when, depth);
+}
+
+static bool runs_code(PyObject *o, CcWhen when) { return ends_by_code(o, when, 4); }
 
 bool cc_finalizers_slot(const CcAct *act, int slot) {
     if (slot >= act->code->n_locals || cc_code_live(act->code, act->pc, slot)) return true;

@@ -279,7 +279,8 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     if (at > 0) {
         rec->frame.at[at - 1].act->observed = true;
         rec->frame.at[at - 1].touched = true;
-        cc_finalizers_sweep(rec, first);
+        /* close() of a generator that delegates closes the inner one first: the outer one's end is still to come */
+        if (!act->thrown) cc_finalizers_sweep(rec, first);
         return;
     }
     if (how != CC_LEAVE_RETURN) {
