@@ -203,3 +203,20 @@ def test_large_numbers_in_a_size():
     compiled = ccompile.compile(fn)
     for k, n in ((1, 4), (2**64, 3), (3, 2), (2**70, 3)):
         assert compiled(torch.ones(n), k)[1] == k
+
+
+def test_what_an_operator_that_raises_has_read():
+    """The number that the error's operands hold had lost its guard once it differed often."""
+
+    def fn(x):
+        v = slice(0, x.size(0))
+        print(end="")
+        try:
+            v // 2
+        except TypeError:
+            pass
+        return x * 2, str(v)
+
+    compiled = ccompile.compile(fn)
+    for n in range(2, 12):
+        assert compiled(torch.ones(n))[1] == str(slice(0, n))

@@ -588,12 +588,14 @@ static CcGo after(CcRec *rec, CcAct *act, CcEvent *ev) {
         PyErr_Fetch(&type, &value, &tb);
         if (rec->raising_co == NULL) note_raising(rec, act);
         rec->raised = true;
-        const CcGo go = cc_op_after(rec, act, ev);
+        CcGo go = cc_op_after(rec, act, ev);
         rec->raised = false;
         if (go == CC_OK && rec->trace != NULL && PyErr_GivenExceptionMatches(type, PyExc_TypeError))
             guard_signatures(rec);
         const bool lost = cc_kernel_lost(rec, act);
         if (go == CC_OK && !lost) cc_sym_after(rec, ev, first);
+        if (go == CC_OK && !lost && rec->differs && rec->trace != NULL)
+            go = cc_rec_poison(rec, act, CC_R_DIFFERS, NULL);
         PyErr_Restore(type, value, tb);
         return lost ? CC_GIVE_UP : go;
     }
