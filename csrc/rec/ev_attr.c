@@ -636,7 +636,7 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     const CcGo go = store_before(rec, act, o, name, v);
     if (go != CC_OK) return go;
     look_at_store(rec, act, o, name, v, false);
-    return !stores_in_python(Py_TYPE(o), v == NULL) && cc_finalizers_replaces(rec, replaced(o, name))
+    return !stores_in_python(Py_TYPE(o), v == NULL) && cc_finalizers_replaces(rec, replaced(o, name), v)
                ? cc_rec_break(rec, act, CC_R_FINALISED, NULL)
                : CC_OK;
 }
@@ -647,7 +647,7 @@ CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject 
     if (unseen_part(d, v != NULL ? "fset" : "fdel") != NULL || cc_dunder_describes(d))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_ATTR, PyUnicode_AsUTF8(name));
     look_at_store(rec, act, o, name, v, true);
-    return cc_finalizers_replaces(rec, replaced(o, name)) ? cc_rec_break(rec, act, CC_R_FINALISED, NULL) : CC_OK;
+    return cc_finalizers_replaces(rec, replaced(o, name), v) ? cc_rec_break(rec, act, CC_R_FINALISED, NULL) : CC_OK;
 }
 
 /* A slot of __slots__ gives the object that was stored; a C class's member of type int or double makes a new one. */

@@ -275,7 +275,7 @@ static bool any_key(const CcBuiltin *b, bool (*visit)(CcRec *rec, PyObject *dict
 }
 
 static bool ends_old(CcRec *rec, PyObject *dict, PyObject *key) {
-    return cc_finalizers_replaces(rec, PyDict_GetItemWithError(dict, key));
+    return cc_finalizers_replaces(rec, PyDict_GetItemWithError(dict, key), NULL);
 }
 
 static bool note_written(CcRec *rec, PyObject *dict, PyObject *key) {

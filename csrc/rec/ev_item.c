@@ -283,7 +283,7 @@ static CcGo store_item_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if ((PyList_Check(o) && !places && dirty(rec, o)) ||
         (deletes && (!PyDict_CheckExact(o) || dirty(rec, o) || !cc_inside_guard(rec, o, 1))))
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
-    if (cc_finalizers_replaces(rec, replaced(o, key))) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
+    if (cc_finalizers_replaces(rec, replaced(o, key), ev->in[2])) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
     cc_value_will_write(rec, o);
     return CC_OK;
 }
@@ -305,7 +305,8 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (!PySlice_Check(key) || !PyList_CheckExact(o)) return store_item_before(rec, act, ev);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++)
-        if (cc_finalizers_replaces(rec, PyList_GET_ITEM(o, i))) return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
+        if (cc_finalizers_replaces(rec, PyList_GET_ITEM(o, i), NULL))
+            return cc_rec_break(rec, act, CC_R_FINALISED, NULL);
     return cc_value_source(rec, o) >= 0 ? store_slice_before(rec, act, ev) : store_item_before(rec, act, ev);
 }
 

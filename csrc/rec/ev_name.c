@@ -4,7 +4,7 @@
 CcGo cc_name_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *old =
         ev->kind == CC_EV_STORE_GLOBAL ? PyDict_GetItemWithError(ev->in[0], ev->name) : PyCell_GET(ev->in[0]);
-    return cc_finalizers_replaces(rec, old) ? cc_rec_break(rec, act, CC_R_FINALISED, NULL) : CC_OK;
+    return cc_finalizers_replaces(rec, old, ev->in[1]) ? cc_rec_break(rec, act, CC_R_FINALISED, NULL) : CC_OK;
 }
 
 CcGo cc_name_store_cell(CcRec *rec, CcAct *act, const CcEvent *ev) {

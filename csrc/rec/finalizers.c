@@ -450,14 +450,18 @@ void cc_finalizers_check_freed(CcRec *rec) {
         if (cc_map_find(&rec->by_object, rec->unweak.at[i]) != NULL) cc_rec_released(rec, rec->unweak.at[i]);
 }
 
-bool cc_finalizers_replaces(CcRec *rec, PyObject *old) {
-    if (old == NULL || cc_value_const(old)) return false;
+bool cc_finalizers_replaces(CcRec *rec, PyObject *old, PyObject *now) {
+    rec->stored_same = old != NULL && old == now;
+    if (old == NULL || old == now || cc_value_const(old)) return false;
     if (cc_value_find(rec, old) == NULL) return cc_obj_drop_notifies(&old, 1, false);
     cc_vec_push(&rec->maybe_freed, old);
     return false;
 }
 
 void cc_finalizers_written(CcRec *rec, int guard) {
+    const bool same = rec->stored_same;
+    rec->stored_same = false;
+    if (same) return;
     queue_known(rec, guard);
     cc_map_put(&rec->overwritten, (const void *)(intptr_t)(guard + 1), 1);
     rec->overwrites_known = guard_can_read(&rec->trace->guards, guard);

@@ -199,6 +199,7 @@ struct CcRec {
     } ran;
     bool read_grad;        /* requires_grad was read: every tensor guard checks it */
     bool drops_unknown;    /* an effect drops references to unknown objects */
+    bool stored_same;      /* the current event stores the object that is already there */
     bool overwrites_known; /* the next effect writes to a place in `overwritten` */
     bool weakref_freed;    /* an object with weak references was freed */
     /* a frame's drop of an object from outside was observed: the trace ends here, so a replay's last step drops it */
@@ -483,7 +484,7 @@ void cc_finalizers_end(CcRec *rec);
 /* the objects in CcRec.maybe_freed and CcRec.unweak may have been dropped */
 void cc_finalizers_check_freed(CcRec *rec);
 /* A store drops `old`: true if nothing has read it, and its end, or that of what only it holds, is noticed. */
-bool cc_finalizers_replaces(CcRec *rec, PyObject *old);
+bool cc_finalizers_replaces(CcRec *rec, PyObject *old, PyObject *now);
 void cc_finalizers_written(CcRec *rec, int guard); /* the place that this guard reads was overwritten */
 void cc_finalizers_effect(CcRec *rec, const CcAction *a);
 /* A weak reference is about to be read. True: objects that the trace has dropped, by writes or by ending, may have held
