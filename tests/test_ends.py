@@ -23,6 +23,10 @@ class Slotted:
     __slots__ = ("g",)
 
 
+class Held:
+    """Can be weakly referenced."""
+
+
 class Final:
     def __init__(self, o):
         self.o = o
@@ -563,3 +567,36 @@ def test_a_store_over_a_plain_object_is_no_break():
     with replaying(4):
         for _ in range(4):
             assert compiled(torch.ones(1), o) == 4
+
+
+def test_a_store_of_what_is_there_drops_nothing():
+    """A weak reference that is read behind it is no break."""
+
+    def fn(x, o):
+        o.g = o.g
+        o.items[0] = o.items[0]
+        return x + 1, o.weak() is None
+
+    compiled, o, apart = ccompile.compile(fn), State(), Held()
+    o.g, o.items, o.weak = Held(), [Held(), 1], weakref.ref(apart)
+    for _ in range(3):
+        compiled(torch.ones(1), o)
+    with replaying(4):
+        for _ in range(4):
+            assert compiled(torch.ones(1), o)[1] is False
+
+
+def test_a_store_of_what_was_there_when_it_was_recorded():
+    def fn(x, o, v):
+        o.g = v
+        return x + 1, o.weak() is None
+
+    runs = []
+    for f in (fn, ccompile.compile(fn)):
+        o, v, run = State(), Held(), []
+        for i in range(9):
+            o.g = v if i < 5 else Held()
+            o.weak = weakref.ref(o.g)
+            run.append(f(torch.ones(1), o, v)[1])
+        runs.append(run)
+    assert runs[1] == runs[0] == [False] * 5 + [True] * 4

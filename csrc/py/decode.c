@@ -322,6 +322,8 @@ PyObject *cc_code_variable(PyCodeObject *co, int slot) {
     return known ? Py_NewRef(PyTuple_GET_ITEM(co->co_localsplusnames, slot)) : NULL;
 }
 
+int cc_code_at(const CcCode *code, int unit) { return unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1; }
+
 int cc_code_line(const CcCode *code, int pc) {
     if (pc < 0 || pc >= code->n) return -1;
     return PyCode_Addr2Line(code->co, code->insn[pc].real * 2);

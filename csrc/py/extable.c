@@ -13,10 +13,6 @@ static const uint8_t *varint(const uint8_t *p, const uint8_t *end, int *value) {
     return p;
 }
 
-static int index_of(const CcCode *code, int unit) {
-    return unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
-}
-
 int cc_extable_read(CcCodeFull *code) {
     PyObject *table = code->pub.co->co_exceptiontable;
     const uint8_t *p = (const uint8_t *)PyBytes_AS_STRING(table), *end = p + PyBytes_GET_SIZE(table);
@@ -27,7 +23,7 @@ int cc_extable_read(CcCodeFull *code) {
         p = varint(p, end, &length);
         p = varint(p, end, &target);
         p = varint(p, end, &depth_lasti);
-        int pc = index_of(&code->pub, target);
+        int pc = cc_code_at(&code->pub, target);
         cc_vec_push(&rows, (CcHandler){start, start + length, pc, depth_lasti >> 1, depth_lasti & 1});
     }
     code->handlers = rows.at;

@@ -15,7 +15,7 @@ bool cc_generator_read(PyObject *generator, CcGen *out) {
         return false;
     }
     out->unit = cc_frame_next_unit(frame);
-    out->pc = out->unit >= 0 && out->unit < out->code->n_units ? out->code->by_unit[out->unit] : -1;
+    out->pc = cc_code_at(out->code, out->unit);
     out->depth = cc_frame_depth(frame);
     out->frame = frame;
     return out->pc >= 0;

@@ -64,6 +64,7 @@ int cc_code_catches(const CcCode *code, int pc, int *exits, int max);
 bool cc_code_closes_quietly(const CcCode *code, int pc, PyObject *globals);
 /* The instruction behind this one as long as nothing jumps by a value; -1: the frame leaves, or raises. */
 int cc_code_onward(const CcCode *code, int pc);
+int cc_code_at(const CcCode *code, int unit); /* the instruction of this code unit; -1: none begins there */
 int cc_code_line(const CcCode *code, int pc); /* source line; -1: unknown */
 /* The name of a local, cell or free variable; NULL (no error): a slot of the stack. */
 CC_NEW PyObject *cc_code_variable(PyCodeObject *co, int slot);

@@ -402,7 +402,7 @@ static PyObject *end(CcRun *r, Out out) {
 /* The first instruction; -1: CPython runs the frame. If an exception is thrown into the frame, we run it only if its
  * handler begins with an instruction that we can perform. */
 static int first_pc(const CcCode *code, int unit, bool throwing) {
-    int pc = unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
+    int pc = cc_code_at(code, unit);
     if (pc < 0 || !throwing) return pc;
     if (pc == 0 || code->insn[pc - 1].op != CC_INSN_SUSPEND) return -1;
     const CcHandler *handler = cc_extable_find(code, pc - 1);

@@ -44,7 +44,7 @@ void cc_context_got(CcRec *rec, PyObject *var, PyObject *given, PyObject *result
 void cc_context_set(CcRec *rec, PyObject *var, PyObject *token) {
     const int before = last_event(rec, var);
     const CcContextEvent *e = before >= 0 ? &rec->context.at[before] : NULL;
-    if (e != NULL && e->state == ENTRY && e->guard >= 0) cc_finalizers_written(rec, e->guard);
+    if (e != NULL && e->state == ENTRY && e->guard >= 0) cc_finalizers_written(rec, &e->guard, 1);
     cc_vec_push(&rec->context, ((CcContextEvent){.var = var, .state = SET, .token = token, .before = before}));
 }
 

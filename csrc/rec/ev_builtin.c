@@ -259,35 +259,44 @@ static bool spoils_order(const CcBuiltin *b) {
     return PyODict_Check(b->c->in[0]) && cc_args_class(b->c->func) == &PyDict_Type;
 }
 
-/* d.update(other, key=value): visits the keys that it writes, while there are few. */
-static bool any_key(const CcBuiltin *b, bool (*visit)(CcRec *rec, PyObject *dict, PyObject *key)) {
+typedef CC_VEC(PyObject *) Keys; /* borrowed */
+
+/* The keys that outside.update(other, key=value) writes: those of `other` if it is a dict with few items. */
+static Keys updated_keys(const CcBuiltin *b) {
     enum { FEW = 16 };
+    Keys keys = {0};
     PyObject *const *in = b->c->in, *key;
-    const int n = cc_call_positional(b->c);
     Py_ssize_t pos = 0;
-    if (!PyDict_Check(in[0]) || !has(b, CC_TRAIT_TAKES_ITEMS) || cc_value_source(b->rec, in[0]) < 0) return false;
-    if (n > 1 && PyDict_Check(in[1]) && PyDict_GET_SIZE(in[1]) <= FEW)
+    if (!PyDict_Check(in[0]) || !has(b, CC_TRAIT_TAKES_ITEMS) || cc_value_source(b->rec, in[0]) < 0) return keys;
+    if (cc_call_positional(b->c) > 1 && PyDict_Check(in[1]) && PyDict_GET_SIZE(in[1]) <= FEW)
         while (PyDict_Next(in[1], &pos, &key, NULL))
-            if (cc_value_const(key) && visit(b->rec, in[0], key)) return true;
-    for (int i = 0; i < cc_obj_count(b->c->kwnames); i++)
-        if (visit(b->rec, in[0], PyTuple_GET_ITEM(b->c->kwnames, i))) return true;
-    return false;
+            if (cc_value_const(key)) cc_vec_push(&keys, key);
+    for (int i = 0; i < cc_obj_count(b->c->kwnames); i++) cc_vec_push(&keys, PyTuple_GET_ITEM(b->c->kwnames, i));
+    return keys;
 }
 
-static bool ends_old(CcRec *rec, PyObject *dict, PyObject *key) {
-    return cc_finalizers_replaces(rec, PyDict_GetItemWithError(dict, key), NULL);
+/* d.update() replaces an object whose end is noticed. */
+static bool update_ends(const CcBuiltin *b) {
+    Keys keys = updated_keys(b);
+    bool ends = false;
+    for (int i = 0; i < keys.n && !ends; i++)
+        ends = cc_finalizers_replaces(b->rec, PyDict_GetItemWithError(b->c->in[0], keys.at[i]), NULL);
+    cc_vec_free(&keys);
+    return ends;
 }
 
-static bool note_written(CcRec *rec, PyObject *dict, PyObject *key) {
-    cc_value_written(rec, CC_SRC_KEY, cc_value_source(rec, dict), key, false);
-    return false;
+static void note_updated(const CcBuiltin *b) {
+    Keys keys = updated_keys(b);
+    for (int i = 0; i < keys.n; i++)
+        cc_value_written(b->rec, CC_SRC_KEY, cc_value_source(b->rec, b->c->in[0]), keys.at[i], false);
+    cc_vec_free(&keys);
 }
 
 static CcGo write_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     const int n = cc_call_positional(b->c);
     if (spoils_order(b)) return refuse(b);
-    if (any_key(b, ends_old)) return stop(b, CC_R_FINALISED, NULL);
+    if (update_ends(b)) return stop(b, CC_R_FINALISED, NULL);
     cc_value_will_write(b->rec, in[0]);
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_value_membership(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
@@ -510,7 +519,7 @@ static CcGo write_effect(const CcBuiltin *b, int source) {
         if (in[i] == NULL) return cc_rec_poison(rec, b->act, CC_R_OUTSIDE_ITER, b->callee->name);
     }
     if (cc_builtin_stored(rec, b->act)) return cc_rec_poison(rec, b->act, CC_R_DIRTY_READ, cc_type_name(self));
-    (void)any_key(b, note_written);
+    note_updated(b);
     /* guards before the call cover the whole content that is read and written */
     const bool known = has(b, CC_TRAIT_READS_SELF) && cc_value_tracked(self);
     cc_value_wrote(rec, self, known ? CC_DIRTY_KNOWN : CC_DIRTY_ALL);

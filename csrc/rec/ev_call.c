@@ -414,10 +414,8 @@ static PyTypeObject *made_by(PyTypeObject *t) {
 static CcGo class_before(CcRec *rec, CcAct *act, const CcCalled *c) {
     PyTypeObject *t = (PyTypeObject *)c->func;
     /* OSError(errno, text) makes an instance of the subclass for that number */
-    if (c->func == PyExc_OSError && c->n > 1) {
-        cc_sym_settle(rec, c->in[0], 0);
-        if (!cc_number_settle(rec, c->in[0], 0)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "OSError");
-    }
+    if (c->func == PyExc_OSError && c->n > 1 && !cc_number_settle(rec, c->in[0], 0))
+        return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "OSError");
     if (PyExceptionClass_Check(c->func) && !cc_python_class(t)) return CC_OK;
     if (!cc_python_class(t) || (!known_class(t) && !PyExceptionClass_Check(c->func)))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, t->tp_name);

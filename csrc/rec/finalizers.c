@@ -24,7 +24,7 @@ static bool close_runs_code(PyObject *generator, CcWhen when) {
         return true;
     }
     if (now.state != CC_GEN_SUSPENDED) return when == EVER && catches_anywhere(code, now.globals);
-    const int pc = now.lasti >= 0 && now.lasti < code->n_units ? code->by_unit[now.lasti] : -1;
+    const int pc = cc_code_at(code, now.lasti);
     if (pc < 0 || !cc_code_closes_quietly(code, pc, now.globals)) return true;
     if (now.inner == NULL) return false;
     return PyGen_CheckExact(now.inner) ? close_runs_code(now.inner, when) : cc_generator_calls_close(now.inner);
@@ -352,11 +352,20 @@ static void guard_drops(CcRec *rec, const int *at, int n, bool weak) {
     Py_DECREF(slots);
 }
 
-/* How many references to its content end where a replay overwrites the place that guard `id` reads: 0 if it does not, 2 if
- * the guard holds one, too. */
-static int overwrites(const CcRec *rec, int id) {
-    if (rec->overwritten.n == 0 || cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) == NULL) return 0;
-    return 1 + rec->trace->guards.g.at[id].owned;
+static const void *place_of(int guard) { return (const void *)(intptr_t)(guard + 1); }
+
+bool cc_finalizers_overwritten(const CcRec *rec, int guard) {
+    return rec->overwritten.n > 0 && cc_map_find(&rec->overwritten, place_of(guard)) != NULL;
+}
+
+/* A replay overwrites the place that guard `id` reads: its content loses a reference, and another one if the guard holds
+ * one. */
+static void push_overwritten(const CcRec *rec, CcDrops *drops, int id) {
+    if (!cc_finalizers_overwritten(rec, id)) return;
+    for (int n = 0; n < 1 + rec->trace->guards.g.at[id].owned; n++) {
+        cc_vec_push(drops, -1);
+        cc_vec_push(drops, id);
+    }
 }
 
 /* Lists what the trace has dropped so far; cc_finalizers_end adds the guard. */
@@ -369,11 +378,7 @@ static void list_weak_drops(CcRec *rec) {
         cc_vec_push(&rec->weak_drops, h->level);
         cc_vec_push(&rec->weak_drops, h->slot);
     }
-    for (int id = 0; id < rec->trace->guards.g.n; id++)
-        for (int n = overwrites(rec, id); n > 0; n--) {
-            cc_vec_push(&rec->weak_drops, -1);
-            cc_vec_push(&rec->weak_drops, id);
-        }
+    for (int id = 0; id < rec->trace->guards.g.n; id++) push_overwritten(rec, &rec->weak_drops, id);
     rec->weak_drops.at[length] = rec->weak_drops.n - length - 1;
 }
 
@@ -411,7 +416,7 @@ static bool may_hold_observed(const CcGuard *g) {
 void cc_finalizers_end(CcRec *rec) {
     for (int i = 0; i < rec->weak_drops.n; i += rec->weak_drops.at[i] + 1)
         guard_drops(rec, rec->weak_drops.at + i + 1, rec->weak_drops.at[i], true);
-    CC_VEC(int) at = {0};
+    CcDrops at = {0};
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
         if (h->observed || h->ended || !h->dropped) continue;
@@ -420,10 +425,7 @@ void cc_finalizers_end(CcRec *rec) {
     }
     const CcGuards *gs = &rec->trace->guards;
     for (int id = 0; id < gs->g.n; id++)
-        for (int n = may_hold_observed(&gs->g.at[id]) && guard_can_read(gs, id) ? overwrites(rec, id) : 0; n > 0; n--) {
-            cc_vec_push(&at, -1);
-            cc_vec_push(&at, id);
-        }
+        if (may_hold_observed(&gs->g.at[id]) && guard_can_read(gs, id)) push_overwritten(rec, &at, id);
     guard_drops(rec, at.at, at.n, false);
     cc_vec_free(&at);
 }
@@ -451,20 +453,28 @@ void cc_finalizers_check_freed(CcRec *rec) {
 }
 
 bool cc_finalizers_replaces(CcRec *rec, PyObject *old, PyObject *now) {
-    rec->stored_same = old != NULL && old == now;
+    rec->stays = old == now ? now : NULL;
     if (old == NULL || old == now || cc_value_const(old)) return false;
     if (cc_value_find(rec, old) == NULL) return cc_obj_drop_notifies(&old, 1, false);
     cc_vec_push(&rec->maybe_freed, old);
     return false;
 }
 
-void cc_finalizers_written(CcRec *rec, int guard) {
-    const bool same = rec->stored_same;
-    rec->stored_same = false;
-    if (same) return;
-    queue_known(rec, guard);
-    cc_map_put(&rec->overwritten, (const void *)(intptr_t)(guard + 1), 1);
-    rec->overwrites_known = guard_can_read(&rec->trace->guards, guard);
+/* The current event stores the object that this guard read where it was read: h.x = h.x. */
+static bool stays(CcRec *rec, int guard) {
+    const CcProv *p = rec->stays != NULL ? cc_value_find(rec, rec->stays) : NULL;
+    return p != NULL && p->origin == CC_O_SOURCE && p->id == guard;
+}
+
+void cc_finalizers_written(CcRec *rec, const int *guards, int n) {
+    rec->overwrites_known = true;
+    for (int i = 0; i < n; i++)
+        if (stays(rec, guards[i])) return;
+    for (int i = 0; i < n; i++) {
+        queue_known(rec, guards[i]);
+        cc_map_put(&rec->overwritten, place_of(guards[i]), 1);
+        rec->overwrites_known = rec->overwrites_known && guard_can_read(&rec->trace->guards, guards[i]);
+    }
 }
 
 void cc_finalizers_effect(CcRec *rec, const CcAction *a) {
@@ -476,7 +486,7 @@ void cc_finalizers_effect(CcRec *rec, const CcAction *a) {
 }
 
 static bool written(const CcRec *rec, int id) {
-    if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) != NULL) return true;
+    if (cc_finalizers_overwritten(rec, id)) return true;
     for (int i = 0; i < rec->prov.n; i++) {
         const CcProv *p = &rec->prov.at[i];
         if (p->object != NULL && p->origin == CC_O_SOURCE && p->id == id && p->dirty != CC_DIRTY_NO) return true;
@@ -499,7 +509,7 @@ static bool reachable_as_before(CcRec *rec, PyObject *o) {
         case CC_SRC_KEY:
         case CC_SRC_OWN:
         case CC_SRC_CELL:
-            if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(id + 1)) != NULL) return false;
+            if (cc_finalizers_overwritten(rec, id)) return false;
             break;
         case CC_SRC_ITEM:
         case CC_SRC_DICTOF:

@@ -48,6 +48,7 @@ static void abort_recording(CcRec *rec) {
     rec->of_class.n = 0;
     rec->unseen_classes.n = 0;
     cc_kernel_forget(rec);
+    Py_CLEAR(rec->handled_start);
     rec->await_root = false;
 }
 
@@ -82,7 +83,6 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->spent);
     Py_CLEAR(rec->raising_co);
     Py_CLEAR(rec->handled_outer);
-    Py_CLEAR(rec->handled_start);
     cc_break_clear(&rec->why);
     free(rec);
 }
@@ -111,7 +111,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->mode = rec->mode = *mode;
     rec->trace->result = -1;
     rec->trace->handled = CC_HANDLED_SAME;
-    Py_XSETREF(rec->handled_start, PyErr_GetHandledException());
+    rec->handled_start = PyErr_GetHandledException();
     rec->handled_read = rec->made_finals = false;
     rec->read_grad = rec->unseen = rec->differs = false;
     rec->checkpoint = rec->n_checkpoint = rec->closed.n = 0;
@@ -517,6 +517,7 @@ bool cc_rec_break_at_raise(CcRec *rec) {
 static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
     rec->instructions++;
     note_raising(rec, ev->kind == CC_EV_RAISE ? act : NULL);
+    rec->stays = NULL;
     if (rec->maybe_freed.n + rec->unweak.n > 0) cc_finalizers_check_freed(rec);
     if (rec->made_finals) cc_rec_released(rec, NULL); /* an iterator that is exhausted drops its list */
     CcRecFrame *f = cc_rec_frame(rec, act);

@@ -123,9 +123,10 @@ CcBack cc_backcall_kind(CcRec *rec, PyObject *f);
 /* Calls a template of backcall.c. The function that it returns, and the function's closure, belong to this trace. NULL
  * (no error): out of memory. */
 CC_BORROW PyObject *cc_backcall_template(CcRec *rec, const char *name, PyObject *args);
-/* A Python function that calls f, which C code calls instead of f; the recording keeps it. NULL: out of memory. */
-CC_BORROW PyObject *cc_backcall_around(CcRec *rec, const char *template, PyObject *f); /* NULL: no memory */
-CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f);
+/* A Python function that calls f, which C code calls instead of f; the recording keeps it. NULL: out of memory.
+ * template: of backcall.c; "wrap" passes the arguments on. */
+CC_BORROW PyObject *cc_backcall_around(CcRec *rec, const char *template, PyObject *f);
+CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f); /* by "wrap" */
 /* Performs the event by a call of f, which rec->keep holds. */
 CcGo cc_backcall_perform(CcEvent *ev, PyObject *f, PyObject *const *in, int n);
 CC_BORROW PyObject *cc_backcall_add(CcRec *rec); /* a Python function that adds two objects */

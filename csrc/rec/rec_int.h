@@ -62,6 +62,9 @@ typedef struct CcContextEvent {
 enum { CC_FOUND = 64 };
 enum { CC_MAX_GUARDS = 200000 }; /* a recording with more ends */
 
+/* References that a trace drops: pairs of a level and its slot, or of -1 and a guard whose place is overwritten. */
+typedef CC_VEC(int) CcDrops;
+
 struct CcRec {
     int64_t freezing; /* parameters up to this many bytes are marked as frozen */
     CcTrace *trace;   /* being recorded; NULL when inactive */
@@ -142,7 +145,7 @@ struct CcRec {
         bool ended;    /* dropped, and that was observed */
     }) held;
     /* cc_finalizers_weakref_unknown: what was dropped when a weak reference was read; lists, each behind its length */
-    CC_VEC(int) weak_drops;
+    CcDrops weak_drops;
     /* objects that provenance holds and that a write may have dropped; addresses */
     CC_VEC(PyObject *) maybe_freed;
     /* objects with finalisers that provenance holds because no weak reference can; addresses */
@@ -199,8 +202,8 @@ struct CcRec {
     } ran;
     bool read_grad;        /* requires_grad was read: every tensor guard checks it */
     bool drops_unknown;    /* an effect drops references to unknown objects */
-    bool stored_same;      /* the current event stores the object that is already there */
-    bool overwrites_known; /* the next effect writes to a place in `overwritten` */
+    PyObject *stays;       /* borrowed: the object that the current event stores where it already is; NULL: none */
+    bool overwrites_known; /* the next effect writes to a place in `overwritten`, or drops nothing */
     bool weakref_freed;    /* an object with weak references was freed */
     /* a frame's drop of an object from outside was observed: the trace ends here, so a replay's last step drops it */
     bool observed_drop;
@@ -485,7 +488,9 @@ void cc_finalizers_end(CcRec *rec);
 void cc_finalizers_check_freed(CcRec *rec);
 /* A store drops `old`: true if nothing has read it, and its end, or that of what only it holds, is noticed. */
 bool cc_finalizers_replaces(CcRec *rec, PyObject *old, PyObject *now);
-void cc_finalizers_written(CcRec *rec, int guard); /* the place that this guard reads was overwritten */
+/* A place that these guards read (a list's item has two, from either end) was overwritten. */
+void cc_finalizers_written(CcRec *rec, const int *guards, int n);
+bool cc_finalizers_overwritten(const CcRec *rec, int guard); /* the trace has overwritten the place that it reads */
 void cc_finalizers_effect(CcRec *rec, const CcAction *a);
 /* A weak reference is about to be read. True: objects that the trace has dropped, by writes or by ending, may have held
  * its object, and no guard can tell. Otherwise a guard checks that what frames have dropped holds nothing with weak

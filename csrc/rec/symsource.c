@@ -283,7 +283,7 @@ void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
 void cc_sym_after_size(CcRec *rec, CcEvent *ev, int guard, bool is_new) {
     const CcGuards *gs = &rec->trace->guards;
     if (ev->result == NULL || Py_TYPE(ev->result) != cc_tens_size_type()) return;
-    if (cc_map_find(&rec->overwritten, (const void *)(intptr_t)(guard + 1)) != NULL) return;
+    if (cc_finalizers_overwritten(rec, guard)) return;
     if (!is_new && gs->g.at[guard].check != CC_CHK_TYPE) return; /* something depends on all of its items */
     PyObject *own = with_symbols(rec, guard, ev->result);
     if (own != NULL) Py_SETREF(ev->result, own);

@@ -58,8 +58,7 @@ CC_NEW PyCodeObject *cc_traceback_origin(PyObject *traceback, int *pc) {
     while (tb != NULL && tb->tb_next != NULL) tb = tb->tb_next;
     PyCodeObject *co = tb != NULL ? PyFrame_GetCode(tb->tb_frame) : NULL;
     const CcCode *code = co != NULL ? cc_code_get(co) : NULL;
-    const int unit = tb != NULL ? tb->tb_lasti / 2 : -1; /* a code unit has two bytes */
-    *pc = code != NULL && unit >= 0 && unit < code->n_units ? code->by_unit[unit] : -1;
+    *pc = code != NULL ? cc_code_at(code, tb->tb_lasti / 2) : -1; /* a code unit has two bytes */
     if (*pc < 0) Py_CLEAR(co);
     return co;
 }

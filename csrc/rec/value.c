@@ -485,7 +485,8 @@ void cc_value_copied(CcRec *rec, PyObject *o) {
     cc_vec_push(&rec->copied, p->id);
 }
 
-static void written(CcRec *rec, CcSource source, int parent, PyObject *key, int index, bool deleted) {
+/* The guard of a place that is overwritten. */
+static int written(CcRec *rec, CcSource source, int parent, PyObject *key, int index, bool deleted) {
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, source, parent, key, 0, index, &is_new);
     /* Not read before it is written: any value will do, present or absent; a deleted one must be present. */
@@ -493,18 +494,24 @@ static void written(CcRec *rec, CcSource source, int parent, PyObject *key, int 
         cc_guard_check(&rec->trace->guards, id, deleted ? CC_CHK_NONE : CC_CHK_ANY, NULL);
         rec->trace->guards.g.at[id].owned = owned(source);
     }
-    cc_finalizers_written(rec, id);
-    cc_sym_written(rec, id);
+    return id;
+}
+
+static void places_written(CcRec *rec, const int *guards, int n) {
+    cc_finalizers_written(rec, guards, n);
+    for (int i = 0; i < n; i++) cc_sym_written(rec, guards[i]);
 }
 
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted) {
-    written(rec, source, parent, key, 0, deleted);
+    const int id = written(rec, source, parent, key, 0, deleted);
+    places_written(rec, &id, 1);
 }
 
 void cc_value_written_item(CcRec *rec, int parent, Py_ssize_t index, Py_ssize_t size) {
     const Py_ssize_t i = index < 0 ? index + size : index;
-    written(rec, CC_SRC_ITEM, parent, NULL, (int)i, false);
-    written(rec, CC_SRC_ITEM, parent, NULL, (int)(i - size), false);
+    const int ids[] = {written(rec, CC_SRC_ITEM, parent, NULL, (int)i, false),
+                       written(rec, CC_SRC_ITEM, parent, NULL, (int)(i - size), false)};
+    places_written(rec, ids, 2);
 }
 
 /* ------------------------------------------------------------------ membership */
