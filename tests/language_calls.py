@@ -520,3 +520,71 @@ def getattr_default_is_the_value(x):
         return v * 2
 
     return f(x), getattr(f, "__doc__", None), getattr(f, "__defaults__", None), getattr(f, "missing", None)
+
+
+# ---- defaults that are new objects in each call ----------------------------------------------------------------------
+@case
+def default_of_an_argument(x):
+    f = lambda v, w=x: v * w
+    return f(x), f(x * 2), f(x, x), f(x * 2, x)
+
+
+@case
+def default_for_a_keyword(x):
+    def f(v, *, w=x, k=3):
+        return v * w + k
+
+    return f(x), f(x * 2, w=x, k=1)
+
+
+@case
+def defaults_behind_a_break(x):
+    y = x * 2
+
+    def f(v, w=y, seen=[], *, k=3, named={}):
+        seen.append(k)
+        named[len(seen)] = k
+        return v * w + len(seen) * len(named)
+
+    y = print(end="")
+    return f(x), f(x, x), f(x, k=7), f.__defaults__, f.__kwdefaults__
+
+
+@case
+def defaults_changed_behind_a_break(x):
+    x = x + 1
+
+    def f(v, w=x, *, k=[3]):
+        return v * w + k[-1]
+
+    print(end="")
+    a = f(x)
+    f.__kwdefaults__["k"] = [4]
+    b = f(x)
+    f.__kwdefaults__["k"].append(5)
+    c = f(x)
+    print(end="")
+    return a, b, c, f(x)
+
+
+@case
+def functions_of_a_loop_behind_a_break(x):
+    fs = [lambda v, i=i, w=[x * i]: v * i + w[0] for i in range(3)]
+    print(end="")
+    return [f(x) for f in fs], [f(x, w=[x]) for f in fs]
+
+
+class Scale:
+    def __init__(self, k):
+        self.k = k
+
+    def __call__(self, v):
+        return v * self.k
+
+
+@case
+def default_of_an_instance(x):
+    x = x + 1
+    f = lambda v, by=Scale(3): by(v)
+    print(end="")
+    return f(x), f(x, by=Scale(2))

@@ -517,6 +517,53 @@ def of_a_closure(x, o):
     return r
 
 
+def default_of_a_local_function(x, o):
+    fn = lambda d=Final(o): o.n
+    y = x + x
+    return y, fn()
+
+
+def iterator_in_a_handler(x, o):
+    it = two(o)
+    try:
+        raise ValueError(1)
+    except ValueError as e:
+        x.tolist()
+        next(it)
+    return o.n
+
+
+def not_kept(x, o):
+    o.by_name.setdefault("k", 1)
+    o.by_name.setdefault("k", Final(o))
+    a = o.n
+    o.by_name.pop("m", Final(o))
+    return a, o.n
+
+
+def in_an_order(x, o):
+    o.order = getattr(o, "order", [])
+    a = Ordered(o, 1)
+    b = Ordered(o, 2)
+    return len(o.order), o.order
+
+
+def of_a_loop(x, o):
+    seen = []
+    for d in map(Final, [o, o, o]):
+        seen.append(d.o.n)
+    return x + 1, seen
+
+
+class Ordered(Final):
+    def __init__(self, o, k):
+        super().__init__(o)
+        self.k = k
+
+    def __del__(self):
+        self.o.order.append(self.k)
+
+
 FUNCTIONS = [f for f in list(globals().values()) if callable(f) and getattr(f, "__code__", None) and f.__code__.co_varnames[:2] == ("x", "o")]
 
 
@@ -531,6 +578,35 @@ def test_ends(fn, capsys):
             run.append((repr(result), o.n, capsys.readouterr().out))
         runs.append(run)
     assert runs[1] == runs[0]
+
+
+def test_what_a_variable_holds_in_other_calls_only():
+    """No guard reads a variable that the trace overwrites, and that was empty, or held a number, when it was recorded."""
+
+    @torch.compiler.disable
+    def maybe(made, o):
+        return Final(o) if made else None
+
+    def fn(x, o, made):
+        held = maybe(made, o)
+        print(end="")
+        held = 4
+        a = o.n
+        maybe(made, o)
+        return x + 1, a, o.n
+
+    def loop(x, o, made):
+        seen = []
+        for d in map(Final, [o] * 3):
+            seen.append(o.n)
+        return x + 1, seen
+
+    for f in (fn, loop):
+        runs = []
+        for g in (f, ccompile.compile(f)):
+            o = State()
+            runs.append([repr(g(torch.ones(i % 2 + 2), o, i in (4, 5, 8))) for i in range(10)])
+        assert runs[1] == runs[0]
 
 
 def test_functions_are_found():

@@ -248,6 +248,71 @@ def split_group(x, k):
     return out
 
 
+def raises(k):
+    raise KeyError(k)
+
+
+def through_one_finally(k):
+    try:
+        raises(k)
+    finally:
+        print(end="")
+
+
+def through_two(k):
+    try:
+        through_one_finally(k)
+    finally:
+        print(end="")
+
+
+def noted(k):
+    try:
+        raises(k)
+    except KeyError:
+        print(end="")
+        raise
+
+
+def entries(e):
+    return [(t.name, t.lineno) for t in traceback.extract_tb(e.__traceback__)]
+
+
+def traceback_through_finally(x, k):
+    try:
+        through_one_finally(k)
+    except KeyError as e:
+        return x + 1, entries(e)
+
+
+def traceback_through_two(x, k):
+    try:
+        try:
+            through_two(k)
+        finally:
+            print(end="")
+    except KeyError as e:
+        return x + 1, entries(e)
+
+
+def traceback_of_what_is_raised_again(x, k):
+    try:
+        noted(k)
+    except KeyError as e:
+        caught = e
+    return x + 1, entries(caught)
+
+
+def traceback_of_the_cause(x, k):
+    try:
+        try:
+            noted(k)
+        except KeyError as e:
+            raise ValueError(k) from e
+    except ValueError as e:
+        return x + 1, entries(e), entries(e.__cause__), entries(e.__context__)
+
+
 def number_of_a_tensor(x, k):
     try:
         raise ValueError((x * k).sum().item())

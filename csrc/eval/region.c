@@ -469,6 +469,7 @@ static CcGo after_segment(Region *g, CcSegment *s, CcCallState *x, CcAct *const 
         PyObject *r = cc_segment_make(s, x, s->trace->result);
         if (r == NULL) return raise_at_root(g, act, n);
         retire(s, x);
+        for (int i = 0; i < s->trace->deleted.n; i++) cc_act_put(acts[0], s->trace->deleted.at[i], NULL);
         if (n == 1) {
             act->retval = r;
             return CC_RETURN;

@@ -300,13 +300,14 @@ static bool same_defaults(PyObject *a, PyObject *want) {
     return true;
 }
 
-/* want: code, defaults, defaults of keywords */
+/* want: code, defaults, defaults of keywords; None: has none, ...: other guards read them */
 static bool same_function(PyObject *o, PyObject *want) {
     const PyFunctionObject *f = (PyFunctionObject *)o;
+    PyObject *defaults = PyTuple_GET_ITEM(want, 1), *of_keywords = PyTuple_GET_ITEM(want, 2);
     return f->func_code == PyTuple_GET_ITEM(want, 0) &&
-           (f->func_defaults ? same_defaults(f->func_defaults, PyTuple_GET_ITEM(want, 1))
-                             : PyTuple_GET_ITEM(want, 1) == Py_None) &&
-           (f->func_kwdefaults ? f->func_kwdefaults : Py_None) == PyTuple_GET_ITEM(want, 2);
+           (defaults == Py_Ellipsis ||
+            (f->func_defaults ? same_defaults(f->func_defaults, defaults) : defaults == Py_None)) &&
+           (of_keywords == Py_Ellipsis || (f->func_kwdefaults ? f->func_kwdefaults : Py_None) == of_keywords);
 }
 
 /* want: globals, builtins */

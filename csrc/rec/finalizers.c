@@ -223,6 +223,21 @@ void cc_finalizers_told(CcRec *rec, PyObject *o) {
     if (cc_map_find(&rec->by_object, o) != NULL) report_end(rec, o);
 }
 
+bool cc_finalizers_not_kept(CcRec *rec) {
+    if (rec->effect.n == 0) return false;
+    const struct CcRecEffect *e = &cc_vec_last(&rec->effect);
+    for (int i = 0; i < e->n; i++) {
+        const CcProv *p = e->in[i] != NULL && is_observed(e->in[i]) ? cc_value_find(rec, e->in[i]) : NULL;
+        if (p == NULL || p->origin != CC_O_FRESH) continue;
+        Py_ssize_t known = p->weak == NULL;
+        for (int k = 0; k < e->n; k++) known += e->in[k] == e->in[i];
+        if (Py_REFCNT(e->in[i]) > known) continue;
+        report_end(rec, e->in[i]);
+        return true;
+    }
+    return false;
+}
+
 /* Drops the provenance of an object that only provenance holds, and of the objects that only this one holds. */
 static void free_with_kids(CcRec *rec, int at) {
     Freed f = {.rec = rec};
@@ -266,6 +281,7 @@ static void track(const CcRec *rec, struct CcHeld *h) {
 static bool slot_dropped(const CcRec *rec, const struct CcHeld *h) {
     if (h->dropped || h->level >= rec->frame.n || !rec->frame.at[h->level].kept) return true;
     if (h->in_call) return h->level + 1 >= rec->frame.n || !rec->frame.at[h->level + 1].kept;
+    if (h->object == NULL && h->slot >= rec->frame.at[h->level].act->code->n_locals) return true; /* not tracked */
     return !h->tracked && cc_act_stored(rec->frame.at[h->level].act, h->slot);
 }
 
@@ -289,15 +305,15 @@ void cc_finalizers_begin(CcRec *rec) {
         const int waits = level + 1 < rec->frame.n ? n_locals + cc_act_depth_after_call(act) : n;
         for (int slot = 0; slot < n; slot++) {
             PyObject *o = cc_act_get(act, slot);
-            if (o == NULL || cc_value_const(o)) continue;
-            const bool observed = cc_obj_drop_notifies(&o, 1, false);
+            if (o != NULL && cc_value_const(o)) o = NULL;
+            const bool observed = o != NULL && cc_obj_drop_notifies(&o, 1, false);
             cc_vec_push(&rec->held, (struct CcHeld){.level = level,
                                                     .slot = slot,
                                                     .slot_now = slot,
                                                     .object = o,
                                                     .in_call = slot >= waits,
                                                     .observed = observed,
-                                                    .tracked = observed || slot >= n_locals});
+                                                    .tracked = o != NULL && (observed || slot >= n_locals)});
         }
     }
 }
@@ -305,7 +321,8 @@ void cc_finalizers_begin(CcRec *rec) {
 void cc_finalizers_adopted(CcRec *rec) {
     int n = 0;
     for (int i = 0; i < rec->held.n; i++)
-        if (!(PyGen_CheckExact((PyObject *)rec->held.at[i].object) && adopted(rec, rec->held.at[i].object)))
+        if (rec->held.at[i].object == NULL || !PyGen_CheckExact((PyObject *)rec->held.at[i].object) ||
+            !adopted(rec, rec->held.at[i].object))
             rec->held.at[n++] = rec->held.at[i];
     rec->held.n = n;
 }
@@ -380,6 +397,14 @@ static void list_weak_drops(CcRec *rec) {
     }
     for (int id = 0; id < rec->trace->guards.g.n; id++) push_overwritten(rec, &rec->weak_drops, id);
     rec->weak_drops.at[length] = rec->weak_drops.n - length - 1;
+}
+
+void cc_finalizers_deleted(CcRec *rec, const CcAct *root) {
+    for (int i = 0; i < rec->held.n; i++) {
+        const struct CcHeld *h = &rec->held.at[i];
+        if (h->level == 0 && h->object != NULL && h->slot < root->code->n_locals && cc_act_get(root, h->slot) == NULL)
+            cc_vec_push(&rec->trace->deleted, h->slot);
+    }
 }
 
 void cc_finalizers_settle(CcRec *rec) {
@@ -530,6 +555,14 @@ bool cc_finalizers_weakref_unknown(CcRec *rec, PyObject *ref) {
     return false;
 }
 
+/* An observed object is in another slot than when the trace began. A replay that returns drops the slots as the trace
+ * found them, the stack first. */
+static bool moved(const CcRec *rec) {
+    for (int i = 0; i < rec->held.n; i++)
+        if (rec->held.at[i].observed && rec->held.at[i].slot_now != rec->held.at[i].slot) return true;
+    return false;
+}
+
 bool cc_finalizers_died(CcRec *rec, const CcAct *act) {
     const bool died = rec->died;
     const bool paused = cc_hook_pause(act->obs, true);
@@ -541,8 +574,9 @@ bool cc_finalizers_died(CcRec *rec, const CcAct *act) {
         PyObject *o = cc_weak_target(p->weak);
         rec->died = o == NULL || PyObject_GC_IsFinalized(o) != p->finalised;
     }
-    if (rec->observed_drop)
-        rec->died = died || several_ended(rec, rec->frame.n == 0); /* everything else that died was part of it */
+    const bool root = rec->frame.n == 0;
+    if (rec->observed_drop || (root && moved(rec)))
+        rec->died = died || several_ended(rec, root); /* everything else that died was part of it */
     return rec->died;
 }
 

@@ -766,6 +766,7 @@ void cc_trace_free(CcTrace *t) {
     cc_vec_free(&t->rewritten);
     cc_vec_free(&t->gave);
     cc_vec_free(&t->adopted);
+    cc_vec_free(&t->deleted);
     cc_vec_free(&t->written);
     cc_vec_free(&t->born);
     free_actions(t->node.at, t->node.n);

@@ -12,7 +12,13 @@ bool cc_param_is_default(const PyFunctionObject *func, PyObject *v) {
     return false;
 }
 
-/* Guards of the function fix the identity of its defaults, but their content may change. */
+/* The function's guard fixes the identity of its defaults: neither has the trace made it, nor is it known by its code. */
+static bool fixes_defaults(CcRec *rec, const PyFunctionObject *func) {
+    const CcProv *p = cc_value_find(rec, (PyObject *)func);
+    return p == NULL || (p->origin == CC_O_SOURCE && rec->trace->guards.g.at[p->id].check != CC_CHK_TYPE);
+}
+
+/* The content of defaults may change. */
 static void read_default(CcRec *rec, const PyFunctionObject *func, PyObject *v) {
     PyObject *defaults = func->func_defaults;
     for (Py_ssize_t i = 0; defaults != NULL && i < PyTuple_GET_SIZE(defaults); i++) {
@@ -48,13 +54,14 @@ static void made_by_caller(CcRec *rec, PyObject *self) {
 
 void cc_param_learn(CcRec *rec, CcAct *act, bool by_c) {
     guard_kwdefaults(rec, act->func);
+    const bool fixed = fixes_defaults(rec, act->func);
     const PyCodeObject *co = act->co;
     const int named = co->co_argcount + co->co_kwonlyargcount;
     const int n = named + !!(co->co_flags & CO_VARARGS) + !!(co->co_flags & CO_VARKEYWORDS);
     for (int i = 0; i < n; i++) {
         PyObject *v = cc_act_get(act, i);
         const CcProv *p = v != NULL ? cc_value_find(rec, v) : NULL;
-        if (p != NULL && p->origin == CC_O_SOURCE && cc_param_is_default(act->func, v) &&
+        if (fixed && p != NULL && p->origin == CC_O_SOURCE && cc_param_is_default(act->func, v) &&
             rec->trace->guards.g.at[p->id].source !=
                 CC_SRC_CONST) /* the caller passed the object that is also the default: guards that it still is */
             cc_guard_add_check(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);

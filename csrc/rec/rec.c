@@ -49,6 +49,7 @@ static void abort_recording(CcRec *rec) {
     rec->unseen_classes.n = 0;
     cc_kernel_forget(rec);
     Py_CLEAR(rec->handled_start);
+    Py_CLEAR(rec->handled_traceback);
     rec->await_root = false;
 }
 
@@ -111,7 +112,7 @@ void cc_rec_begin(CcRec *rec, const CcMode *mode, uint64_t salt) {
     rec->trace->mode = rec->mode = *mode;
     rec->trace->result = -1;
     rec->trace->handled = CC_HANDLED_SAME;
-    rec->handled_start = PyErr_GetHandledException();
+    cc_traceback_begin(rec);
     rec->handled_read = rec->made_finals = false;
     rec->read_grad = rec->unseen = rec->differs = false;
     rec->checkpoint = rec->n_checkpoint = rec->closed.n = 0;
@@ -141,12 +142,22 @@ CcRecFrame *cc_rec_frame(CcRec *rec, CcAct *act) {
     return NULL;
 }
 
+/* What the function's guard compares its defaults with. Those of a function that is known by its code are new objects in
+ * each call: guards read them where they are, and the function's guard only asks whether there are any. */
+static PyObject *wanted_defaults(CcRec *rec, int function, const char *name, PyObject *defaults) {
+    if (defaults == NULL) return Py_None;
+    if (rec->trace->guards.g.at[function].check != CC_CHK_TYPE || cc_value_const(defaults)) return defaults;
+    (void)cc_value_read_member(rec, function, &PyFunction_Type, name, defaults);
+    return cc_inside_guard(rec, defaults, 1) ? Py_Ellipsis : defaults;
+}
+
 void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func) {
     const int parent = cc_value_source(rec, (PyObject *)func);
     if (parent < 0) return; /* the trace made it */
     PyObject *want;
-    CC_RETRY_ALLOC(want, PyTuple_Pack(3, func->func_code, func->func_defaults ? func->func_defaults : Py_None,
-                                      func->func_kwdefaults ? func->func_kwdefaults : Py_None));
+    CC_RETRY_ALLOC(want,
+                   PyTuple_Pack(3, func->func_code, wanted_defaults(rec, parent, "__defaults__", func->func_defaults),
+                                wanted_defaults(rec, parent, "__kwdefaults__", func->func_kwdefaults)));
     CcGuards *gs = &rec->trace->guards;
     cc_guard_once(gs, CC_SRC_FUNCTION, parent, NULL, 0, CC_CHK_FUNCTION, want);
     Py_DECREF(want);
@@ -268,7 +279,10 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     if (how == CC_LEAVE_HANDOVER) cc_escape_restore(rec);
     else if (rec->made_finals) cc_rec_released(rec, NULL);
     if (rec->trace == NULL) return;
-    if (at == 0) cc_finalizers_settle(rec);
+    if (at == 0) {
+        cc_finalizers_settle(rec);
+        if (how == CC_LEAVE_RETURN) cc_finalizers_deleted(rec, act);
+    }
     rec->frame.n = at;
     if (how == CC_LEAVE_HANDOVER) { /* CPython continues a frame that we no longer observe */
         cc_site_why(rec, act, CC_R_OPCODE, cc_op_name((CcOp)act->code->insn[act->pc].op));
@@ -299,6 +313,7 @@ void cc_rec_leave(CcRec *rec, CcAct *act, int how, PyObject *value) {
     }
     CcMap memo = {0};
     const bool paused = cc_hook_pause(act->obs, true); /* hashing keys may run Python code */
+    cc_traceback_end(rec, act);
     rec->trace->result = cc_recipe_of(rec, value, &memo);
     const bool ok =
         rec->trace->result >= 0 && cc_node_finish_effects(rec, &memo) && !cc_finalizers_unbuildable(rec, &memo);
@@ -467,6 +482,7 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what) {
     CcMap memo = {0};
     int level = 0;
     const bool paused = cc_hook_pause(act->obs, true);
+    cc_traceback_end(rec, act);
     const bool ok = cc_snapshot_take(rec, &memo, &level) && cc_node_finish_effects(rec, &memo) &&
                     !cc_finalizers_unbuildable(rec, &memo);
     cc_hook_pause(act->obs, paused);
@@ -519,7 +535,10 @@ static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
     note_raising(rec, ev->kind == CC_EV_RAISE ? act : NULL);
     rec->stays = NULL;
     if (rec->maybe_freed.n + rec->unweak.n > 0) cc_finalizers_check_freed(rec);
-    if (rec->made_finals) cc_rec_released(rec, NULL); /* an iterator that is exhausted drops its list */
+    if (rec->made_finals) {
+        cc_rec_released(rec, NULL); /* an iterator that is exhausted drops its list */
+        if (rec->trace != NULL && cc_finalizers_not_kept(rec)) return cc_rec_give_up(rec);
+    }
     CcRecFrame *f = cc_rec_frame(rec, act);
     if (f == NULL) return CC_OK;
     f->touched = true;

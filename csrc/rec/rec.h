@@ -227,6 +227,8 @@ typedef struct CcTrace {
     }) symbol;
     CcEnd end;
     int result; /* recipe, CC_END_RETURN */
+    /* CC_END_RETURN: variables of the root's frame that have since been deleted; a traceback may keep the frame */
+    CC_VEC(int) deleted;
     /* CC_END_BREAK: recipe of the exception being handled at the break, or CC_HANDLED_* */
     int handled;
     CC_VEC(CcSnapshotFrame) level; /* CC_END_BREAK */

@@ -136,13 +136,13 @@ struct CcRec {
     CC_VEC(struct CcHeld {
         int level;
         int slot;
-        const void *object;
-        bool in_call;  /* an operand of the call that the frame is suspended in */
-        bool tracked;  /* each event looks up which slot holds it now */
-        int slot_now;  /* valid if tracked */
-        bool dropped;  /* no slot holds it any more */
-        bool observed; /* a finaliser or a weak-reference callback runs when the slot drops it */
-        bool ended;    /* dropped, and that was observed */
+        const void *object; /* NULL: none or a constant; another call may find an object there */
+        bool in_call;       /* an operand of the call that the frame is suspended in */
+        bool tracked;       /* each event looks up which slot holds it now */
+        int slot_now;       /* valid if tracked */
+        bool dropped;       /* no slot holds it any more */
+        bool observed;      /* a finaliser or a weak-reference callback runs when the slot drops it */
+        bool ended;         /* dropped, and that was observed */
     }) held;
     /* cc_finalizers_weakref_unknown: what was dropped when a weak reference was read; lists, each behind its length */
     CcDrops weak_drops;
@@ -172,6 +172,7 @@ struct CcRec {
     CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception handled when the call began, and when the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
+    PyObject *handled_traceback; /* strong: handled_start's when the trace began; NULL: none */
     /* the trace has made objects with __del__: each event asks which objects only provenance still holds */
     bool made_finals;
     bool handled_read; /* handled_start has a guard: the trace has met it */
@@ -481,6 +482,9 @@ void cc_finalizers_adopted(CcRec *rec); /* generators were adopted: code that th
 /* Before and after an event: a frame has meanwhile dropped an object, and this was observed. The trace must end
  * here. */
 bool cc_finalizers_drop_observed(CcRec *rec);
+/* The last effect was given an object with a finaliser that it has not kept: d.setdefault(k, new). */
+bool cc_finalizers_not_kept(CcRec *rec);
+void cc_finalizers_deleted(CcRec *rec, const CcAct *root); /* the root returns: CcTrace.deleted */
 void cc_finalizers_settle(CcRec *rec); /* the trace ends here: objects that its frames still hold go with them */
 /* The same, after recipes are made: guards that nothing observes when the frames drop their objects. */
 void cc_finalizers_end(CcRec *rec);
@@ -518,6 +522,9 @@ int cc_idle_recipe(CcRec *rec, const CcAct *act, int slot, bool looked, CcMap *m
 bool cc_traceback_read(CcRec *rec, PyObject *exception);
 /* None: it has no traceback; NULL (no error): it can't be copied. */
 CC_NEW PyObject *cc_traceback_copy(PyObject *exception);
+void cc_traceback_begin(CcRec *rec); /* sets rec->handled_start */
+/* The trace ends: if it has raised the handled exception again, an effect extends its traceback. */
+void cc_traceback_end(CcRec *rec, CcAct *act);
 /* The code and instruction at which the exception with this traceback was raised. New reference; NULL: unknown. */
 CC_NEW PyCodeObject *cc_traceback_origin(PyObject *traceback, int *pc);
 

@@ -37,19 +37,62 @@ bool cc_traceback_read(CcRec *rec, PyObject *exception) {
     return first != NULL && rec->sites->tracebacks;
 }
 
-PyObject *cc_traceback_copy(PyObject *exception) {
-    PyObject *first = traceback_of(exception), *copy = Py_NewRef(Py_None);
+/* Copies the entries from `first` up to `end`, in front of `rest`. The outermost MAX_ENTRIES, if there are more. */
+static CC_NEW PyObject *copy_entries(PyObject *first, PyObject *end, PyObject *rest) {
+    PyObject *copy = Py_NewRef(rest);
     PyTracebackObject *at[MAX_ENTRIES];
     int n = 0;
-    for (PyTracebackObject *tb = (PyTracebackObject *)first; tb != NULL && n < MAX_ENTRIES; tb = tb->tb_next)
-        at[n++] = tb;
+    for (PyObject *tb = first; tb != NULL && tb != end && n < MAX_ENTRIES; tb = (PyObject *)at[n - 1]->tb_next)
+        at[n++] = (PyTracebackObject *)tb;
     while (n > 0 && copy != NULL) {
         PyObject *longer = copy_entry(at[--n], copy);
         Py_SETREF(copy, longer);
     }
-    Py_XDECREF(first);
     if (copy == NULL) cc_raised_clear();
     return copy;
+}
+
+PyObject *cc_traceback_copy(PyObject *exception) {
+    PyObject *first = traceback_of(exception), *copy = copy_entries(first, NULL, Py_None);
+    Py_XDECREF(first);
+    return copy;
+}
+
+/* Called by replays: puts copies of `entries` in front of the exception's traceback. */
+static PyObject *extend(PyObject *entries, PyObject *exception) {
+    PyObject *now = traceback_of(exception), *longer = copy_entries(entries, NULL, now != NULL ? now : Py_None);
+    const bool ok = longer != NULL && PyException_SetTraceback(exception, longer) == 0;
+    Py_XDECREF(now);
+    Py_XDECREF(longer);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyMethodDef EXTEND = {"extend_traceback", extend, METH_O, NULL};
+
+/* The handled exception's traceback ends with what it was when the trace began. */
+static bool ends_with(PyObject *tb, const PyObject *begin) {
+    while (tb != NULL && tb != begin) tb = (PyObject *)((PyTracebackObject *)tb)->tb_next;
+    return tb == begin;
+}
+
+void cc_traceback_begin(CcRec *rec) {
+    rec->handled_start = PyErr_GetHandledException();
+    rec->handled_traceback = rec->handled_start != NULL ? traceback_of(rec->handled_start) : NULL;
+}
+
+void cc_traceback_end(CcRec *rec, CcAct *act) {
+    PyObject *now = rec->handled_start != NULL ? traceback_of(rec->handled_start) : NULL;
+    const bool longer = now != rec->handled_traceback && ends_with(now, rec->handled_traceback);
+    PyObject *added = longer ? copy_entries(now, rec->handled_traceback, Py_None) : NULL;
+    Py_XDECREF(now);
+    if (added == NULL) return;
+    PyObject *function;
+    CC_RETRY_ALLOC(function, PyCFunction_New(&EXTEND, added));
+    Py_DECREF(added); /* function holds it */
+    cc_vec_push(&rec->keep, function);
+    const CcCallSpec spec = {
+        .form = CC_F_CALL, .target = function, .in = &rec->handled_start, .n = 1, .name = EXTEND.ml_name};
+    (void)cc_node_effect(rec, act, &spec, NULL);
 }
 
 /* Where the exception was raised: the innermost entry of its traceback. */
