@@ -684,3 +684,54 @@ def test_an_item_that_a_slice_leaves_out_may_differ():
         state.items = (1, 2, text)
         assert torch.equal(compiled(x), fn(x))
     assert EAGER or compiled_of(compiled).report()["recordings"] == 1
+
+
+def wrapped(fn):
+    @functools.wraps(fn)
+    def call(*args, **kw):
+        return fn(*args, **kw)
+
+    return call
+
+
+def keeping_the_first(fn):
+    def call(first, *rest, last=0, **kw):
+        return fn(first, *rest, **kw), len(rest), sum(rest), kw, last
+
+    return call
+
+
+def scaled(k, m=2, *, n=3.0):
+    x = torch.ones(16, 2)
+    return x[k] * m + n, x[: k + 1], (k, m, n)
+
+
+def sized(size):
+    return torch.ones(size) + 1
+
+
+class Scaled(nn.Module):
+    def forward(self, k):
+        return torch.ones(16, 2)[k] * k
+
+
+PASSED_ON = {
+    "no_grad": (torch.no_grad()(scaled), lambda i: ((i,), {})),
+    "positional": (wrapped(scaled), lambda i: ((i, i / 2), {})),
+    "by name": (wrapped(scaled), lambda i: ((), {"k": i, "n": i / 3})),
+    "rest": (keeping_the_first(scaled), lambda i: ((i, i * 2), {"n": i / 3})),
+    "keyword only": (keeping_the_first(scaled), lambda i: ((i,), {"last": i, "m": i})),
+    "tuple": (wrapped(sized), lambda i: (((i, 3),), {})),
+    "torch.Size by name": (wrapped(sized), lambda i: ((), {"size": torch.Size((3, i))})),
+    "a module's call": (Scaled(), lambda i: ((i,), {})),
+}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_numbers_in_args_and_kwargs_become_symbolic(name):
+    fn, make = PASSED_ON[name]
+    compiled = ccompile.compile(fn)
+    for i in range(1, 15):
+        args, kw = make(i)
+        assert repr(compiled(*args, **kw)) == repr(fn(*args, **kw)), i
+    assert EAGER or compiled_of(compiled).report()["recordings"] <= 3

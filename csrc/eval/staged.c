@@ -336,8 +336,24 @@ static int backward(void *at, PyObject **saved, PyObject *const *given, const bo
 
 static const CcAutogradKind KIND = {forward, backward, free_run};
 
+/* A stage without gradients is no node of autograd's graph. */
+static int run_plain(const CcTraining *t, const Stage *s, CcSegmentHost *h) {
+    PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint->forward->val.n + 1));
+    h->at = t->graph->node.at[s->cut->node.at[s->last_write]].origin;
+    int status = run_forward(t, s, h, value);
+    if (status == 0) status = detach_views(s, value);
+    if (status == 0) status = count_writes(t, s, value);
+    for (int k = 0; k < s->cut->out.n && status == 0; k++) {
+        const int v = s->cut->out.at[k];
+        Py_XSETREF(h->x->value[v], Py_NewRef(value[v]));
+    }
+    cc_staged_drop(value, s->joint->forward->val.n);
+    return status;
+}
+
 int cc_staged_apply(CcTraining *t, int stage, CcSegmentHost *h) {
     const Stage *s = &t->stage.at[stage];
+    if (s->plain) return run_plain(t, s, h);
     const int n_in = s->diff.n, n_out = s->cut->out.n;
     PyObject **in = cc_mem_get(sizeof *in * ((size_t)n_in + (size_t)n_out)), **out = in + n_in;
     Run *run = cc_mem_get(sizeof *run);

@@ -11,8 +11,9 @@
  * This file cuts the graph and makes the plans; staged.c runs a stage, forward and backward. */
 #include "eval_training.h"
 
-/* A stage that replaces fewer ops of eager's costs more as a node of autograd's graph than torch does without it. */
-enum { LEAST_OPS = 3 };
+/* A stage that replaces fewer ops of eager's costs more as a node of autograd's graph, or as a plan without gradients, than
+ * torch does without it. */
+enum { LEAST_OPS = 3, LEAST_PLAIN = 2 };
 enum { MOST_REST = 63 }; /* calls */
 
 /* ------------------------------------------------------------------ choosing stages */
@@ -168,7 +169,7 @@ static int ops_of_eager(const CcNode *n) {
 static bool is_worth(const CcGraph *g, const CcStage *s) {
     int ops = 0;
     for (int i = 0; i < s->node.n; i++) ops += ops_of_eager(&g->node.at[s->node.at[i]]);
-    return ops >= LEAST_OPS && has_gradient(g, s);
+    return ops >= (has_gradient(g, s) ? LEAST_OPS : LEAST_PLAIN);
 }
 
 static void give_to_host(const CcStage *s, bool *host) {
@@ -295,6 +296,7 @@ static void find_differentiable(const CcTraining *t, Stage *s) {
 /* Makes the plans of the forward and of the whole backward. False: *refused is the node that prevents it, or -1. */
 static bool prepare(const CcTraining *t, Stage *s, int *refused) {
     *refused = -1;
+    s->plain = !has_gradient(t->graph, s->cut);
     find_differentiable(t, s);
     cc_turns_order(t, s);
     for (int i = 0; i < s->cut->node.n; i++) {
@@ -573,7 +575,7 @@ static void tell_torchs(const CcTraining *t, int node, CcTrainingTell tell, void
                                 .stage = -1,
                                 .op = cc_op_info((CcOpId)n->op)->name,
                                 .node = n->origin,
-                                .why = why != NULL ? why : "a stage of fewer than three ops does not pay"});
+                                .why = why != NULL ? why : "a stage of so few ops does not pay"});
 }
 
 static void tell_stage(const CcTraining *t, int stage, CcTrainingTell tell, void *ctx) {

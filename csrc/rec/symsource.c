@@ -344,30 +344,60 @@ void cc_sym_fill(CcRec *rec, PyObject *o) {
             (void)cc_sym_fill_item(rec, o, source, i);
 }
 
-/* The local that receives the call's argument; -1: it has no local of its own. */
-static int slot_of_argument(const CcRec *rec, int index) {
+/* Where an argument of the call is: in a local, or in the tuple or dict that the local for *args or **kwargs holds. */
+typedef struct Place {
+    int slot;
+    Py_ssize_t at;  /* in *args; -1: not there */
+    PyObject *name; /* in **kwargs; NULL: not there */
+} Place;
+
+static Place place_of_argument(const CcRec *rec, int index) {
     const PyCodeObject *co = (PyCodeObject *)rec->root->func_code;
-    const int n_pos = rec->n_args - cc_obj_count(rec->kwnames);
-    if (index < n_pos) return index < co->co_argcount ? index : -1;
+    const int n_pos = rec->n_args - cc_obj_count(rec->kwnames), rest = co->co_argcount + co->co_kwonlyargcount;
+    if (index < co->co_argcount && index < n_pos) return (Place){.slot = index, .at = -1};
+    if (index < n_pos) return (Place){.slot = rest, .at = index - co->co_argcount};
     PyObject *name = PyTuple_GET_ITEM(rec->kwnames, index - n_pos);
-    for (int slot = co->co_posonlyargcount; slot < co->co_argcount + co->co_kwonlyargcount; slot++)
-        if (PyUnicode_Compare(PyTuple_GET_ITEM(co->co_localsplusnames, slot), name) == 0) return slot;
-    return -1;
+    for (int slot = co->co_posonlyargcount; slot < rest; slot++)
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(co->co_localsplusnames, slot), name) == 0)
+            return (Place){.slot = slot, .at = -1};
+    return (Place){.slot = rest + !!(co->co_flags & CO_VARARGS), .at = -1, .name = name};
+}
+
+static PyObject *argument_at(const CcAct *act, Place p) {
+    PyObject *o = cc_act_get(act, p.slot);
+    return p.at >= 0 ? PyTuple_GET_ITEM(o, p.at) : p.name != NULL ? PyDict_GetItemWithError(o, p.name) : o;
+}
+
+/* CPython has made the tuple or dict for this frame. */
+static void put_argument(CcRec *rec, CcAct *act, Place p, CC_STEAL(4) PyObject *own) {
+    PyObject *rest = cc_act_get(act, p.slot);
+    if (p.name != NULL) {
+        cc_obj_dict_set(rest, p.name, own);
+        Py_DECREF(own);
+    } else if (p.at >= 0) {
+        Py_DECREF(PyTuple_GET_ITEM(rest, p.at));
+        PyTuple_SET_ITEM(rest, p.at, own);
+        cc_value_set(rec, rest, CC_O_FRESH, -1); /* it is no constant any more */
+    } else {
+        cc_act_put(act, p.slot, own);
+    }
 }
 
 void cc_sym_arguments(CcRec *rec, CcAct *act) {
     const CcGuards *gs = &rec->trace->guards;
     for (int i = 0; i < rec->pending.n;) {
         const struct CcPending p = rec->pending.at[i];
-        const int slot = gs->g.at[p.guard].source == CC_SRC_ARG ? slot_of_argument(rec, gs->g.at[p.guard].index) : -1;
-        if (slot >= 0 && cc_act_get(act, slot) == p.object) cc_act_put(act, slot, take_pending(rec, i));
+        const bool argument = gs->g.at[p.guard].source == CC_SRC_ARG;
+        const Place at = argument ? place_of_argument(rec, gs->g.at[p.guard].index) : (Place){.slot = -1};
+        if (argument && argument_at(act, at) == p.object) put_argument(rec, act, at, take_pending(rec, i));
         else i++;
     }
     cc_sym_drop_pending(rec);
     for (int id = 0, n = gs->g.n; id < n; id++) {
-        const int slot = gs->g.at[id].source == CC_SRC_ARG ? slot_of_argument(rec, gs->g.at[id].index) : -1;
-        PyObject *v = slot >= 0 ? cc_act_get(act, slot) : NULL;
-        if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
+        if (gs->g.at[id].source != CC_SRC_ARG) continue;
+        const Place at = place_of_argument(rec, gs->g.at[id].index);
+        PyObject *v = argument_at(act, at), *own = v != NULL ? with_symbols(rec, id, v) : NULL;
+        if (own != NULL) put_argument(rec, act, at, own);
     }
 }
 
