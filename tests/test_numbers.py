@@ -735,3 +735,79 @@ def test_numbers_in_args_and_kwargs_become_symbolic(name):
         args, kw = make(i)
         assert repr(compiled(*args, **kw)) == repr(fn(*args, **kw)), i
     assert EAGER or compiled_of(compiled).report()["recordings"] <= 3
+
+
+GIVEN = {
+    "list": lambda k: [0] * k,
+    "dict": lambda k: {str(i): i for i in range(k)},
+    "nested": lambda k: [[k], {"a": [k] * k}],
+}
+
+
+def returned(x, given):
+    return x * 2, given
+
+
+def within(x, given):
+    return [x * 2, {"a": given}]
+
+
+def stored(x, given, o=types.SimpleNamespace()):
+    o.given = given
+    return x * 2
+
+
+def handed_on(x, given):
+    y = wrapped(returned)(x, given)
+    print(end="")
+    return y
+
+
+def used_later(x, given):
+    y = x * 2
+    print(end="")
+    return y, len(given)
+
+
+def changed_within(x, given):
+    both = [given, given]
+    y = x * 2
+    both[0].clear()
+    print(end="")
+    return y, both, both[0] is both[1], given
+
+
+@pytest.mark.parametrize("use", [returned, within, stored, handed_on, used_later, changed_within], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_break_gave_is_guarded_when_it_is_used(name, use):
+    """A list or dict that a break returns: its content has no guard while the function only passes it on."""
+    give = ccompile.disable(GIVEN[name])
+
+    def fn(x, k):
+        return use(x, give(k[0]))
+
+    compiled, x = ccompile.compile(fn), torch.ones(3)
+    for i in (3, 4, 5, 6, 3, 1, 0, 9):
+        assert repr(compiled(x, (i,))) == repr(fn(x, (i,)))
+    if not EAGER and use in (returned, within, stored, handed_on):
+        assert compiled_of(compiled).report()["recordings"] <= 2
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("of", [list, tuple])
+def test_numpy_scalars_in_what_a_loop_goes_through(of):
+    def literal(x):
+        return [float(v) * 2 for v in [x.numpy().mean(), x.numpy().max()]]
+
+    def loop(x):
+        out = []
+        for v in of([x.numpy().mean(), x.numpy().max()]):
+            out.append(float(v) + 1)
+        return out, x * 2
+
+    for fn in (literal, loop):
+        compiled = ccompile.compile(fn)
+        for i in range(40):
+            x = torch.full((3,), i + 0.5)
+            assert repr(compiled(x)) == repr(fn(x))
+        assert compiled_of(compiled).report()["recordings"] <= 12

@@ -128,6 +128,15 @@ def test_versions_of_results(kind, batch_first, batch):
     assert [[t._version for t in flat(compiled(x))] for _ in range(3)] == [want] * 3
 
 
+@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_versions_of_cells(cell):
+    eager, x = cell(6, 5), torch.randn(3, 6)
+    compiled = ccompile.compile(lambda x: eager(x * 2))
+    versions = lambda states: [t._version for t in (states if isinstance(states, tuple) else (states,))]
+    want = versions(eager(x * 2))
+    assert [versions(compiled(x)) for _ in range(3)] == [want] * 3
+
+
 LAYOUTS_OF_X = {
     "transposed": lambda: torch.randn(3, 7, 6).transpose(0, 1),
     "columns apart": lambda: torch.randn(7, 3, 12)[..., ::2],

@@ -22,6 +22,15 @@ static PyObject *read_member(PyObject *descr, PyObject *object) {
     return v;
 }
 
+/* A new function gets its dict when code first asks for it, as functools.wraps does. */
+static PyObject *dict_of(const CcGuard *g, PyObject *o) {
+    PyObject *dict = cc_obj_dict(o);
+    if (dict != NULL || !PyFunction_Check(o) || g->check != CC_CHK_TYPE) return dict;
+    dict = PyDict_New();
+    if (dict == NULL) cc_raised_clear();
+    return ((PyFunctionObject *)o)->func_dict = dict;
+}
+
 /* A negative index counts from the end. */
 static PyObject *read_item(PyObject *sequence, int index) {
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(sequence), i = index < 0 ? index + n : index;
@@ -108,7 +117,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_SLOT: return cc_act_get(state->acts[g->level], g->index);
     case CC_SRC_FRAME: return (PyObject *)state->acts[g->index]->func;
     case CC_SRC_CONST: return g->key;
-    case CC_SRC_DICTOF: return cc_obj_dict(parent);
+    case CC_SRC_DICTOF: return dict_of(g, parent);
     case CC_SRC_LOCAL: return cc_obj_local_dict(parent);
     case CC_SRC_PROXIED: return cc_obj_proxy_target(parent);
     case CC_SRC_KEY: return read_key(parent, g->key);

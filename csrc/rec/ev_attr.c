@@ -547,7 +547,8 @@ static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 /* x.requires_grad = True, as x.requires_grad_() */
 static bool asks_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
     return v != NULL && PyBool_Check(v) && cc_tens_is(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
-           PyUnicode_Compare(name, str_requires_grad) == 0 && cc_node_nameable(rec, o, 1);
+           PyUnicode_Compare(name, str_requires_grad) == 0 && cc_node_nameable(rec, o, 1) &&
+           !cc_reshape_refuses_grad(rec, o);
 }
 
 static CcGo ask_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {

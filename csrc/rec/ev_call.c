@@ -271,6 +271,11 @@ static CcGo state_of_other_device(CcRec *rec, CcAct *act, const CcCalled *c, con
     return CC_OK;
 }
 
+static bool sets_gradient(CcRec *rec, const CcCalled *c, const CcTorch *t) {
+    const bool asks = t->name != NULL && c->n == 2 && strcmp(t->name, "Tensor.requires_grad_") == 0;
+    return asks && c->in[1] != Py_True && cc_reshape_refuses_grad(rec, c->in[0]);
+}
+
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
     switch (t->cls) {
     case CC_T_STATE: return other_device(c) ? state_of_other_device(rec, act, c, t) : CC_OK;
@@ -280,7 +285,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     case CC_T_META:
         if (cc_mode_inference(&rec->mode) && asks_inference(t))
             return cc_call_torch(rec, act, t->name, "reads whether inference mode is on");
-        if (cc_override_asks(t)) return cc_override_before(act, ev, c);
+        if (cc_override_asks(t)) return cc_override_before(rec, act, ev, c);
         for (int i = 0; i < c->n; i++) {
             if (cc_tens_is(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN) /* no guard describes it */
                 return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
@@ -314,6 +319,8 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     default: break;
     }
     if (resizes_out(c)) return cc_call_torch(rec, act, t->name, "resizes its out=");
+    if (sets_gradient(rec, c, t))
+        return cc_call_torch(rec, act, t->name, "depends on whether a tensor is a leaf or a view");
     if (t->cls == CC_T_OP && !floats_settled(rec, act, c, t)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, t->name);
     if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name))
         return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);

@@ -65,6 +65,8 @@ static bool keeps_insn(const PyCodeObject *co, const CcInsn *insn, PyObject *glo
         return o != NULL && (cc_value_const(o) || keeps(o, depth)); /* globals_written() checks these */
     }
     case CC_INSN_ATTR: return PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(co->co_names, insn->arg), "ops") != 0;
+    case CC_INSN_STORE_DEREF:
+    case CC_INSN_DELETE_DEREF: return insn->arg < co->co_nlocalsplus - co->co_nfreevars; /* not a cell from outside */
     case CC_INSN_STORE_GLOBAL:
     case CC_INSN_DELETE_GLOBAL:
     case CC_INSN_IMPORT_NAME: return false;
@@ -91,7 +93,7 @@ static bool keeps_function(PyFunctionObject *f, int depth) {
     if (f->func_kwdefaults != NULL) return false;
     for (Py_ssize_t i = 0; f->func_closure != NULL && i < PyTuple_GET_SIZE(f->func_closure); i++) {
         PyObject *o = PyCell_GET(PyTuple_GET_ITEM(f->func_closure, i));
-        if (o == NULL || !keeps(o, depth - 1)) return false;
+        if (o == NULL || !(cc_value_const(o) || keeps(o, depth - 1))) return false; /* globals_written() checks cells */
     }
     return keeps_code((PyCodeObject *)f->func_code, f->func_globals, depth - 1);
 }
@@ -147,12 +149,12 @@ static bool keeps_op(const char *prefix, size_t n) {
     return is;
 }
 
-/* Whether the trace has written to modules' globals or to functions' attributes, which kernels may read. */
+/* Whether the trace has written to modules' globals, to cells or to functions' attributes, which kernels may read. */
 bool cc_kernel_globals_written(const CcRec *rec) {
     for (int e = 0; e < rec->effect.n; e++) {
         PyObject *o = rec->effect.at[e].n > 0 ? rec->effect.at[e].in[0] : NULL;
         if (o == NULL) continue;
-        if (PyModule_Check(o) || PyFunction_Check(o)) return true;
+        if (PyModule_Check(o) || PyFunction_Check(o) || PyCell_Check(o)) return true;
         if (PyDict_Check(o) && cc_obj_item(o, "__builtins__") != NULL) return true; /* STORE_GLOBAL */
     }
     return false;
@@ -219,8 +221,7 @@ static bool pure_method(PyObject *cls, const char *name) {
     PyObject *f = bound ? PyObject_GetAttrString(found, "__func__") : NULL;
     Py_XDECREF(f); /* the method keeps it alive */
     cc_raised_clear();
-    return f != NULL && PyFunction_Check(f) && ((PyFunctionObject *)f)->func_closure == NULL && keeps(f, DEPTH) &&
-           !reads_class((PyFunctionObject *)f, found) &&
+    return f != NULL && PyFunction_Check(f) && keeps(f, DEPTH) && !reads_class((PyFunctionObject *)f, found) &&
            pure_code((PyCodeObject *)((PyFunctionObject *)f)->func_code, ((PyFunctionObject *)f)->func_globals);
 }
 

@@ -265,10 +265,13 @@ static void set_item(CcRec *rec, PyObject *item, int value) {
     cc_value_set(rec, item, CC_O_VALUE, value);
 }
 
-static bool set_results(CcRec *rec, PyObject *result, int out0, int n_out, bool sequence) {
+static bool set_results(CcRec *rec, PyObject *result, const CcNode *n, bool sequence) {
+    const int out0 = n->out0, n_out = n->n_out;
     if (!sequence) {
         if (n_out == 0) return true;
-        cc_value_set(rec, result, CC_O_VALUE, out0);
+        /* other ops of one result don't write to it; asking each for its version would run torch-function modes */
+        if (cc_op_info((CcOpId)n->op)->kind == CC_K_RNN) set_item(rec, result, out0);
+        else cc_value_set(rec, result, CC_O_VALUE, out0);
         rec->lazy = rec->lazy || PyUnicode_CheckExact(result);
         return true;
     }
@@ -609,7 +612,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
     note_undo(rec, spec, undo, draws);
     note_requires_set(rec, spec);
-    if (!set_results(rec, result, rec->trace->graph->node.at[node].out0, made.n, made.sequence))
+    if (!set_results(rec, result, &rec->trace->graph->node.at[node], made.sequence))
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     return CC_OK;
 }

@@ -56,10 +56,19 @@ static bool of_torch(const CcAct *act) {
     return name != NULL && (strcmp(name, "torch") == 0 || strncmp(name, "torch.", 6) == 0);
 }
 
+/* handle_torch_function() calls what the module names now: a program may have replaced it and call the old one. */
+static bool is_named(CcRec *rec, const CcAct *act) {
+    PyObject *globals = act->func->func_globals, *name = act->co->co_name;
+    PyObject *named = PyDict_GetItemWithError(globals, name);
+    if (named == NULL) return true; /* a method */
+    cc_value_read_key(rec, cc_value_const_source(rec, globals), name, named);
+    return named == (PyObject *)act->func;
+}
+
 bool cc_override_asks(const CcTorch *t) { return t->name != NULL && strstr(t->name, "_has_torch_function") != NULL; }
 
-CcGo cc_override_before(const CcAct *act, CcEvent *ev, const CcCalled *c) {
-    if (!cc_mode_device_now() || !of_torch(act)) return CC_OK;
+CcGo cc_override_before(CcRec *rec, const CcAct *act, CcEvent *ev, const CcCalled *c) {
+    if (!cc_mode_device_now() || !of_torch(act) || !is_named(rec, act)) return CC_OK;
     const bool paused = cc_hook_pause(act->obs, true);
     const bool same = find_factories() && !makes_tensors(act);
     if (same) ev->result = cc_devmode_call_without(c->func, c->in, (size_t)c->n, NULL);

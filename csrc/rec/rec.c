@@ -44,6 +44,7 @@ static void abort_recording(CcRec *rec) {
     rec->trace = NULL;
     rec->frame.n = 0;
     rec->written.n = 0;
+    rec->adoptable.n = 0;
     rec->idle.n = rec->held.n = rec->weak_drops.n = rec->maybe_freed.n = 0;
     rec->of_class.n = 0;
     rec->unseen_classes.n = 0;
@@ -77,6 +78,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->own);
     cc_vec_free(&rec->idle);
     cc_vec_free(&rec->held);
+    cc_vec_free(&rec->adoptable);
     cc_vec_free(&rec->weak_drops);
     cc_vec_free(&rec->maybe_freed);
     cc_vec_free(&rec->unweak);
@@ -399,6 +401,14 @@ static void keep_waiting(CcTrace *t) {
     t->adopted.n = n;
 }
 
+/* The value is a view of an input, which may be gone by now. */
+static bool of_input(const CcGraph *g, int value) {
+    int def = g->val.at[value].def;
+    for (; def >= 0 && cc_op_is_view(g->node.at[def].op); def = g->val.at[value].def)
+        value = cc_graph_source(g, &g->node.at[def]);
+    return def < 0;
+}
+
 static void note_versions(CcRec *rec) {
     CcTrace *t = rec->trace;
     for (int i = 0; i < rec->prov.n && !t->needs_grad; i++) {
@@ -407,7 +417,9 @@ static void note_versions(CcRec *rec) {
             (p->weak != NULL && cc_weak_target(p->weak) == NULL))
             continue;
         const uint64_t version = cc_tens_version(p->object);
-        if (version == 0 || version == CC_TENS_NO_VERSION || cc_undo_outside(rec, p->object)) continue;
+        if (version == 0 || version == CC_TENS_NO_VERSION || of_input(t->graph, p->id) ||
+            cc_undo_outside(rec, p->object))
+            continue;
         const struct CcWritten w = {.value = p->id, .version = version};
         cc_vec_push(&t->written, w);
     }
@@ -567,6 +579,7 @@ static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
     }
     if (rec->trace->graph->node.n > MAX_NODES || rec->trace->guards.g.n > CC_MAX_GUARDS)
         return cc_rec_break(rec, act, CC_R_LIMIT, "nodes");
+    cc_resume_event(rec, ev);
     cc_given_event(rec, ev);
     cc_number_pin_read(rec, ev);
     if (cc_number_reads_text(rec, ev)) return lose(rec, act, CC_OK, CC_R_DATA_SCALAR, "a text of it");

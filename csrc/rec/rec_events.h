@@ -302,7 +302,7 @@ CC_MUST int cc_intrin_init(void);
 /* ---- override.c: torch's functions under a default device ---- */
 /* A call of has_torch_function(). CC_DONE: the default device's modes don't count. */
 bool cc_override_asks(const CcTorch *t);
-CcGo cc_override_before(const CcAct *act, CcEvent *ev, const CcCalled *c);
+CcGo cc_override_before(CcRec *rec, const CcAct *act, CcEvent *ev, const CcCalled *c);
 /* A call of torch.get_default_device(). CC_DONE: guards know the result. */
 CcGo cc_override_device(CcRec *rec, const CcAct *act, CcEvent *ev, const CcCalled *c);
 
@@ -320,6 +320,9 @@ CcGo cc_transform_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
 CcGo cc_transform_script(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c); /* torch.jit.ScriptFunction */
 
 /* ---- reshape.c: ops that change a tensor's own sizes and strides ---- */
+/* Setting requires_grad of this tensor from outside raises, as it is no leaf, or does nothing, as it is a view made under
+ * no_grad. Otherwise guards check that it is neither; a Parameter never is. */
+bool cc_reshape_refuses_grad(CcRec *rec, PyObject *o);
 CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t);
 
 #endif

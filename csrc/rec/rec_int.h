@@ -132,6 +132,12 @@ struct CcRec {
         int level;
         int slot;
     }) idle;
+    /* lists and dicts that only slots held when the trace began, and that no event has taken; addresses */
+    CC_VEC(struct CcAdoptable {
+        const PyObject *object;
+        int source;
+        int holders; /* slots that hold it and will be read */
+    }) adoptable;
     /* cc_finalizers_begin: objects that slots held when the trace began; addresses */
     CC_VEC(struct CcHeld {
         int level;
@@ -448,6 +454,7 @@ void cc_plain_after(CcRec *rec, const CcEvent *ev);
 /* ---- resume.c ---- */
 /* A cell read after a break, or of such a function, holds a nested function. Each call may make a new one, so the guard
  * matches its code, defaults and cells. False: read it like any other object. */
+void cc_resume_event(CcRec *rec, const CcEvent *ev); /* before an event: adopts the lists and dicts that it takes */
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
 /* The same for an argument (`optimizer.step(closure)`), and an item of a tuple or list in a slot: `out, pull =
  * torch.func.vjp(f, x)`. */

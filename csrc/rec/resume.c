@@ -1,8 +1,9 @@
 /* Begins a trace after a break: the slots of the chain's frames are its inputs. This call made the objects that only
  * slots hold. The trace adopts such iterators, generators, lists and dicts (it guards their state and may change them
  * freely), and nested functions, which each call makes anew. Guards check that nothing else holds adopted objects
- * (cc_guard_alone), and which slots hold the same object (aliases). */
-#include "rec_int.h"
+ * (cc_guard_alone), and which slots hold the same object (aliases). A list or dict is adopted when an event first takes it:
+ * the content of one that is only passed on needs no guard. */
+#include "rec_events.h"
 
 /* Another path to an adopted object: guards that it is the same object. */
 static bool adopted_before(CcRec *rec, PyObject *v, CcSource source, int parent, int level, int slot) {
@@ -24,6 +25,7 @@ static int idle_slots(const CcRec *rec, PyObject *o) {
 }
 
 static bool adopt(CcRec *rec, PyObject *o, int source, int holders, int levels);
+static void take(CcRec *rec, PyObject *o);
 static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders);
 
 static bool may_adopt(const CcRec *rec, PyObject *v, CcGen *g) {
@@ -35,16 +37,22 @@ static bool is_iterator(PyObject *o) {
     return how == CC_ADOPT_REDUCE || how == CC_ADOPT_WALK;
 }
 
-/* Adopts an iterator from which enumerate, zip or reversed takes its items. The outer iterator holds it, possibly
- * several times, and so does the tuple from __reduce__, unless that is the outer iterator's own (zip). */
-static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool own, int source, int levels) {
+/* How often an outer iterator holds what it takes its items from, and the tuple from __reduce__, unless that is the outer
+ * iterator's own (zip). 0: others hold it, too. */
+static int inner_holders(CcRec *rec, PyObject *arg, PyObject *args, bool own) {
     int holders = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) holders += PyTuple_GET_ITEM(args, i) == arg;
     if (!own) holders *= 2;
     const CcProv *p = cc_value_find(rec, arg);
     const bool known = p != NULL && p->weak == NULL; /* the provenance map holds it */
+    return Py_REFCNT(arg) - known - idle_slots(rec, arg) == holders ? holders : 0;
+}
+
+/* Adopts what an iterator takes its items from, if it is an iterator or a list. */
+static bool adopt_inner(CcRec *rec, PyObject *arg, PyObject *args, bool own, int source, int levels) {
+    const int holders = inner_holders(rec, arg, args, own);
     CcGen g;
-    if (Py_REFCNT(arg) - known - idle_slots(rec, arg) != holders) return false;
+    if (holders == 0) return false;
     if (!PyGen_CheckExact(arg)) return adopt(rec, arg, source, holders, levels);
     if (!may_adopt(rec, arg, &g)) return false;
     adopt_generator(rec, arg, &g, source, holders);
@@ -85,40 +93,6 @@ static bool any_outside(CcRec *rec, PyObject *operands) {
     return false;
 }
 
-/* Adopts an iterator that only slots hold: guards its position. The trace may advance it freely, because a later
- * snapshot puts a new one into the slot. False: its items can't be guarded (it iterates over an array, a map ...). */
-static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int levels) {
-    PyObject *reduced = cc_iterator_reduce(it);
-    if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
-        cc_raised_clear();
-        Py_XDECREF(reduced);
-        return false;
-    }
-    cc_vec_push(&rec->keep, reduced);
-    bool whole = true;
-    CcGuards *gs = &rec->trace->guards;
-    cc_guard_alone(gs, source, holders);
-    const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
-    PyObject *args = PyTuple_GET_ITEM(reduced, 1);
-    const bool own = Py_REFCNT(args) > 1;
-    const int list = cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
-        PyObject *arg = PyTuple_GET_ITEM(args, i);
-        if (adopted_before(rec, arg, CC_SRC_ITEM, list, 0, (int)i)) continue;
-        const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
-        if ((is_iterator(arg) || PyGen_CheckExact(arg)) && gs->g.at[id].check == CC_CHK_TYPE)
-            whole = adopt_inner(rec, arg, args, own, id, cc_known_is(it, CC_KNOWN_CHAIN) ? 2 : levels) && whole;
-        else if (PyList_Check(arg) || PyTuple_Check(arg)) {
-            cc_sym_fill(rec, arg);
-            whole = cc_inside_guard(rec, arg, levels) && !(levels > 1 && any_outside(rec, arg)) && whole;
-        } else whole = whole && cc_value_const(arg);
-    }
-    for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
-        cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
-    if (whole) cc_value_set(rec, it, CC_O_FRESH, source);
-    return whole;
-}
-
 /* A float or a numpy scalar. NaNs and numpy's two bools are constants, because their identity may matter. */
 static bool may_vary(PyObject *v) {
     if (PyFloat_CheckExact(v)) return !cc_same_nan(v);
@@ -143,6 +117,91 @@ static PyObject *own_copy(CcRec *rec, PyObject *v, int source) {
     cc_vec_push(&rec->keep, Py_NewRef(v));
     cc_vec_push(&rec->copies, (struct CcPending){source, v});
     return own;
+}
+
+/* A list or tuple of a few items, with numpy scalars among them. */
+static bool has_numpy(PyObject *o) {
+    enum { FEW = 64 };
+    bool has = false;
+    if (!(PyList_CheckExact(o) || PyTuple_CheckExact(o)) || PySequence_Fast_GET_SIZE(o) > FEW) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(o, i);
+        has = has || (cc_value_numpy(item) && may_vary(item));
+    }
+    return has;
+}
+
+/* New reference. */
+static PyObject *own_item(CcRec *rec, PyObject *item, int source, Py_ssize_t i) {
+    if (cc_value_numpy(item) && may_vary(item))
+        return own_copy(rec, item, cc_guard_source(&rec->trace->guards, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL));
+    cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
+    return Py_NewRef(item);
+}
+
+/* The tuple that this guard reads, with copies of its numpy scalars: [float(v) for v in [a.mean(), a.max()]], whose list
+ * the compiler makes a tuple. New reference. */
+static PyObject *own_tuple(CcRec *rec, PyObject *v, int source) {
+    PyObject *items;
+    CC_RETRY_ALLOC(items, PyTuple_New(PyTuple_GET_SIZE(v)));
+    cc_inside_size(rec, source, PyTuple_GET_SIZE(v));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v); i++)
+        PyTuple_SET_ITEM(items, i, own_item(rec, PyTuple_GET_ITEM(v, i), source, i));
+    return cc_sym_items(rec, v, items);
+}
+
+/* The same for a tuple that only an iterator holds, which goes on to take its items from it. */
+static bool adopt_tuple(CcRec *rec, PyObject *v, PyObject *args, bool own, int source) {
+    const int holders = inner_holders(rec, v, args, own);
+    if (holders == 0) return false;
+    cc_guard_alone(&rec->trace->guards, source, holders);
+    cc_inside_size(rec, source, PyTuple_GET_SIZE(v));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v); i++) {
+        PyObject *item = PyTuple_GET_ITEM(v, i);
+        PyTuple_SET_ITEM(v, i, own_item(rec, item, source, i));
+        Py_DECREF(item);
+    }
+    cc_value_set(rec, v, CC_O_FRESH, source);
+    return true;
+}
+
+/* Adopts an iterator that only slots hold: guards its position. The trace may advance it freely, because a later
+ * snapshot puts a new one into the slot. False: its items can't be guarded (it iterates over an array, a map ...). */
+static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int levels) {
+    PyObject *reduced = cc_iterator_reduce(it);
+    if (reduced == NULL || !PyTuple_Check(reduced) || PyTuple_GET_SIZE(reduced) < 2) {
+        cc_raised_clear();
+        Py_XDECREF(reduced);
+        return false;
+    }
+    cc_vec_push(&rec->keep, reduced);
+    bool whole = true;
+    CcGuards *gs = &rec->trace->guards;
+    cc_guard_alone(gs, source, holders);
+    const int top = cc_value_read(rec, CC_SRC_REDUCE, source, NULL, 0, 0, reduced);
+    PyObject *args = PyTuple_GET_ITEM(reduced, 1);
+    const bool own = Py_REFCNT(args) > 1;
+    const int list = cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
+        PyObject *arg = PyTuple_GET_ITEM(args, i);
+        take(rec, arg);
+        if (adopted_before(rec, arg, CC_SRC_ITEM, list, 0, (int)i)) continue;
+        const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
+        if ((is_iterator(arg) || PyGen_CheckExact(arg)) && gs->g.at[id].check == CC_CHK_TYPE)
+            whole = adopt_inner(rec, arg, args, own, id, cc_known_is(it, CC_KNOWN_CHAIN) ? 2 : levels) && whole;
+        else if (has_numpy(arg) && gs->g.at[id].check == CC_CHK_TYPE &&
+                 (PyTuple_Check(arg) ? adopt_tuple(rec, arg, args, own, id)
+                                     : adopt_inner(rec, arg, args, own, id, levels)))
+            continue;
+        else if (PyList_Check(arg) || PyTuple_Check(arg)) {
+            cc_sym_fill(rec, arg);
+            whole = cc_inside_guard(rec, arg, levels) && !(levels > 1 && any_outside(rec, arg)) && whole;
+        } else whole = whole && cc_value_const(arg);
+    }
+    for (Py_ssize_t i = 2; i < PyTuple_GET_SIZE(reduced); i++)
+        cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, (int)i, PyTuple_GET_ITEM(reduced, i));
+    if (whole) cc_value_set(rec, it, CC_O_FRESH, source);
+    return whole;
 }
 
 /* Adopts a list or dict that only slots hold: guards its content (numbers in it stay symbolic). The trace may change it
@@ -186,6 +245,50 @@ static bool adopt(CcRec *rec, PyObject *o, int source, int holders, int levels) 
     case CC_ADOPT_CONTENT: return !rec->sites->addresses && adopt_content(rec, o, source, holders);
     default: return false;
     }
+}
+
+static void remove_adoptable(CcRec *rec, int i) { rec->adoptable.at[i] = rec->adoptable.at[--rec->adoptable.n]; }
+
+static int find_adoptable(const CcRec *rec, const PyObject *o) {
+    int i = 0;
+    while (i < rec->adoptable.n && rec->adoptable.at[i].object != o) i++;
+    return i < rec->adoptable.n ? i : -1;
+}
+
+/* The trace is about to look into the object, or to change it. */
+static void take(CcRec *rec, PyObject *o) {
+    const int i = o != NULL ? find_adoptable(rec, o) : -1;
+    if (i < 0) return;
+    const struct CcAdoptable a = rec->adoptable.at[i];
+    const CcProv *p = cc_value_find(rec, o);
+    remove_adoptable(rec, i);
+    if (p == NULL || p->origin != CC_O_SOURCE || p->id != a.source || p->dirty != CC_DIRTY_NO) return;
+    (void)adopt(rec, o, a.source, a.holders, 1);
+    cc_sym_drop_pending(rec);
+}
+
+/* The operand that the event only stores: from then on, others may hold it. -1: none */
+static int stored_operand(const CcEvent *ev) {
+    switch (ev->kind) {
+    case CC_EV_STORE_ATTR:
+    case CC_EV_STORE_DEREF: return ev->n - 1;
+    case CC_EV_STORE_GLOBAL: return 1;
+    case CC_EV_STORE_SUBSCR: return 2;
+    default: return -1;
+    }
+}
+
+/* A Python function gets its arguments as they are. */
+static bool passes_on(const CcEvent *ev) {
+    return ev->kind == CC_EV_CALL && cc_call_function(ev->in[0]) != NULL && PyFunction_Check(ev->in[0]);
+}
+
+void cc_resume_event(CcRec *rec, const CcEvent *ev) {
+    if (rec->adoptable.n == 0 || ev->kind == CC_EV_BUILD || passes_on(ev)) return;
+    const int stored = stored_operand(ev),
+              at = stored >= 0 && stored < ev->n ? find_adoptable(rec, ev->in[stored]) : -1;
+    if (at >= 0) remove_adoptable(rec, at);
+    for (int i = 0; i < ev->n && rec->trace != NULL; i++) take(rec, ev->in[i]);
 }
 
 /* The number of the chain's slots that hold o (a comprehension's iterator is in a local and on two stacks), and how
@@ -446,13 +549,18 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
+    if (v != NULL && PyTuple_Check(v) && gs->g.at[id].check == CC_CHK_TYPE && has_numpy(v)) {
+        cc_act_put(act, slot, own_tuple(rec, v, id));
+        return;
+    }
     if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
     int read;
     if (v == NULL || cc_recipe_adopts(v) == CC_ADOPT_NO || cc_finalizers_observed(rec, v) ||
         gs->g.at[id].check != CC_CHK_TYPE ||
         Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: the provenance map's */
         return;
-    (void)adopt(rec, v, id, read, 1);
+    if (cc_recipe_adopts(v) == CC_ADOPT_CONTENT) cc_vec_push(&rec->adoptable, ((struct CcAdoptable){v, id, read}));
+    else (void)adopt(rec, v, id, read, 1);
 }
 
 CcGo cc_rec_begin_resume(CcRec *rec, CcAct *const *acts, int n, const CcMode *mode, CcVaries varies, void *ctx,

@@ -10,11 +10,28 @@
 
 enum { SAVED_BYTES = 256, CPU = 1 };
 
+/* First and last byte of all memory that the tensor, which no guard describes (an inference tensor, or with the negative bit),
+ * may be a view of. False: unknown, or it has none. */
+static bool storage_of(PyObject *o, uintptr_t *from, uintptr_t *to) {
+    PyObject *storage = PyObject_CallMethod(o, "untyped_storage", NULL), *at = NULL, *bytes = NULL;
+    if (storage != NULL) at = PyObject_CallMethod(storage, "data_ptr", NULL);
+    if (at != NULL) bytes = PyObject_CallMethod(storage, "nbytes", NULL);
+    const bool ok = bytes != NULL && PyLong_Check(at) && PyLong_Check(bytes);
+    *from = ok ? (uintptr_t)PyLong_AsUnsignedLongLong(at) : 0;
+    *to = ok ? *from + (uintptr_t)PyLong_AsUnsignedLongLong(bytes) - 1 : 0;
+    Py_XDECREF(storage);
+    Py_XDECREF(at);
+    Py_XDECREF(bytes);
+    const bool known = PyErr_Occurred() == NULL && *from != 0;
+    cc_raised_clear();
+    return known;
+}
+
 /* First and last byte of a tensor's memory (an empty tensor: none). False: unknown. */
 static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to) {
     CcTensor t;
     cc_tens_read(o, false, &t);
-    if (t.type.ndim < 0) return false;
+    if (t.type.ndim < 0) return cc_tens_plain(o) && storage_of(o, from, to);
     const intptr_t size = cc_dtype_info((CcDtype)t.type.dtype)->size;
     *from = *to = (uintptr_t)t.data;
     for (int d = 0; d < t.type.ndim; d++) {
