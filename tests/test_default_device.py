@@ -316,3 +316,16 @@ def test_attention_under_a_default_device(training, batch_first):
         assert (told.graph_count, told.break_count) == (1, 0), str(told)
         for got, expected in zip(told.result, attention(x, x, x)):
             torch.testing.assert_close(got, expected)
+
+
+def test_functions_of_torch_that_a_program_has_replaced(monkeypatch):
+    """Under a mode, the old function hands the call to what its module names now: the new one, once more."""
+    old = nn.functional.relu
+    x, compiled = torch.zeros(2), ccompile.compile(lambda x: nn.functional.relu(x) * 1)
+    of_old = ccompile.compile(lambda x: old(x) * 1)
+    with torch.device("cpu"):
+        for f in (compiled, of_old):
+            assert f(x).tolist() == f(x).tolist() == [0, 0]
+        monkeypatch.setattr(nn.functional, "relu", lambda x, inplace=False: old(x) + 1)
+        for f, plain in ((compiled, nn.functional.relu), (of_old, old)):
+            assert [f(x).tolist() for _ in range(3)] == [plain(x).tolist()] * 3

@@ -76,7 +76,43 @@ def caught(x, w):
         return (x @ w).cos()
 
 
+def scaling(k):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            ctx.save_for_backward(a)
+            return a.clamp(min=0) * k[0] if isinstance(k, list) else a.clamp(min=0) * k
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * (ctx.saved_tensors[0] > 0) * 2
+
+    return Scaled
+
+
+def counting():
+    n = 0
+
+    class Counted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            nonlocal n
+            n += 1
+            return a * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    return Counted
+
+
+Scaled, ByList, Counted = scaling(2.0), scaling([2.0]), counting()
+
 CASES = {  # function, breaks
+    "a closure": (lambda x, w: Scaled.apply(x @ w) + Scaled.apply(x * w), 0),
+    "a list in a closure": (lambda x, w: ByList.apply(x @ w) * 2, 1),
+    "a count in a closure": (lambda x, w: Counted.apply(x @ w) * 2, 1),
     "saves": (lambda x, w: Saves.apply((x @ w).relu(), w) * 2 + 1, 0),
     "twice": (lambda x, w: Saves.apply(Saves.apply(x @ w, w).tanh(), w), 0),
     "numbers": (lambda x, w: Rounds.apply(x @ w, 4.0).sin(), 0),

@@ -13,7 +13,8 @@ import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import alike
+from ccompile.api import compiled_of
+from conftest import EAGER, alike
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -2323,3 +2324,24 @@ def test_distributed_two_processes(tmp_path):
         runs.append([torch.load(tmp_path / f"out{name}.{rank}") for rank in range(2)])
     alike(runs[0], runs[1], rtol=1e-4, atol=2e-5)
     alike(runs[0], runs[2], rtol=1e-4, atol=2e-5)
+
+
+def test_a_closure_that_is_called_plainly_and_wrapped():
+    """As an optimiser in two steps (SAM) calls it: functools.wraps asks the second closure for its dict."""
+
+    def fn(x, w):
+        def closure():
+            loss = (x @ w).sin().mean()
+            loss.backward()
+            return loss
+
+        first = closure()
+        with torch.no_grad():
+            second = torch.enable_grad()(closure)()
+        return first.item(), second.item(), w.grad.clone()
+
+    compiled = ccompile.compile(fn)
+    for i in range(8):
+        x, (v, w) = torch.randn(3, 4), (torch.full((4, 2), i + 0.5, requires_grad=True) for _ in range(2))
+        torch.testing.assert_close(compiled(x, v), fn(x, w), rtol=1e-5, atol=1e-6)
+    assert EAGER or compiled_of(compiled).report()["recordings"] <= 2

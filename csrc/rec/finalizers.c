@@ -485,16 +485,20 @@ bool cc_finalizers_replaces(CcRec *rec, PyObject *old, PyObject *now) {
     return false;
 }
 
-/* The current event stores the object that this guard read where it was read: h.x = h.x. */
-static bool stays(CcRec *rec, int guard) {
+/* The current event stores the object that is already there, from another place than these guards read: a guard checks
+ * that it is the same one. (self.layer = self.layer.to(dtype)) */
+static bool stays(CcRec *rec, const int *guards, int n) {
     const CcProv *p = rec->stays != NULL ? cc_value_find(rec, rec->stays) : NULL;
-    return p != NULL && p->origin == CC_O_SOURCE && p->id == guard;
+    if (p == NULL || p->origin != CC_O_SOURCE || cc_finalizers_overwritten(rec, guards[0])) return false;
+    for (int i = 0; i < n; i++)
+        if (p->id == guards[i]) return true;
+    cc_guard_add_check(&rec->trace->guards, guards[0], CC_CHK_ALIAS, NULL, p->id);
+    return true;
 }
 
 void cc_finalizers_written(CcRec *rec, const int *guards, int n) {
     rec->overwrites_known = true;
-    for (int i = 0; i < n; i++)
-        if (stays(rec, guards[i])) return;
+    if (stays(rec, guards, n)) return;
     for (int i = 0; i < n; i++) {
         queue_known(rec, guards[i]);
         cc_map_put(&rec->overwritten, place_of(guards[i]), 1);
