@@ -11,6 +11,7 @@ import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
+from ccompile.api import compiled_of
 from conftest import EAGER, alike, counters, same
 from dynamic_cases import CASES, SIZES
 
@@ -760,3 +761,27 @@ def test_recordings_end(name):
         alike(eager(*arguments(i)), compiled(*arguments(i)))
         recorded.append(ccompile.counters()["recording"] - before)
     assert sum(recorded[25:]) == 0, recorded
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+def test_a_loss_has_no_sizes():
+    """What follows a loss in a trace that has written to a tensor keeps the sizes of other tensors symbolic."""
+    experts, gate = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(4)]), torch.nn.Linear(8, 4)
+
+    def fn(x):
+        out, (p, chosen) = torch.zeros_like(x), gate(x).softmax(-1).topk(2, -1)
+        mask = torch.nn.functional.one_hot(chosen, 4).permute(2, 1, 0)
+        for e in range(4):
+            i, t = torch.where(mask[e])
+            if t.shape[0] == 0:
+                continue
+            out.index_add_(0, t, experts[e](x[t]) * p[t, i, None])
+        loss = out.pow(2).mean()
+        loss.backward()
+        return loss.item()
+
+    compiled = ccompile.compile(fn)
+    for i in range(120):
+        x = torch.randn(8 + i % 3 * 2, 8, generator=torch.Generator().manual_seed(i))
+        assert compiled(x) == pytest.approx(fn(x), rel=1e-4)
+    assert compiled_of(compiled).report()["recordings"] <= 20

@@ -454,11 +454,9 @@ static CcOpId take_operands(CcRec *rec, const CcCallSpec *spec, PyObject *result
  * key must be able to roll back. */
 static void note_sizes(CcRec *rec, const CcCallSpec *spec, const CcAction *action, int out) {
     const bool kind = (action->sequence && !cc_sym_gives_as_many(spec)) || action->undo == CC_UNDO_LOCAL ||
-                      cc_sym_by_layout(spec) || (spec->name != NULL && strstr(spec->name, "squeeze") != NULL);
-    if (rec->trace->impure && (kind || catches(rec))) rec->trace->retry = true;
-    /* dropout of probability 0 */
-    if (action->gives > 0 && spec->flags & CC_N_RANDOM) rec->trace->retry = true;
-    if (out >= 0) rec->trace->retry = true;
+                      cc_sym_by_layout(spec) || cc_sym_squeezes(spec);
+    const bool nothing = action->gives > 0 && spec->flags & CC_N_RANDOM; /* dropout of probability 0 */
+    if (out >= 0 || nothing || (rec->trace->impure && (kind || catches(rec)))) rec->trace->retry = true;
 }
 
 /* In grad mode, requires_grad of the inputs decides whether autograd must see the ops, and an in-place write can make
@@ -565,7 +563,8 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
     t->ops++;
     for (int i = 0; unsized && i < made->n; i++)
         cc_map_put(&rec->unsized, (const void *)(intptr_t)(n->out0 + i + 1), 1);
-    for (int i = 0; symbols && !unsized && i < made->n; i++) cc_sym_mark(rec, n->out0 + i);
+    for (int i = 0; symbols && !unsized && i < made->n; i++) /* a loss has no sizes */
+        if (made->types[i].ndim != 0 || cc_sym_squeezes(spec)) cc_sym_mark(rec, n->out0 + i);
     if (symbols) note_sizes(rec, spec, action, made->out);
     return node;
 }

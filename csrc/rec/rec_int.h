@@ -631,6 +631,7 @@ void cc_sym_settle(CcRec *rec, PyObject *o, int depth); /* pins each symbol in o
  * those known not to; of any other a run for new sizes may have to be rolled back.) */
 bool cc_sym_gives_as_many(const CcCallSpec *spec);
 bool cc_sym_by_layout(const CcCallSpec *spec); /* returns its operand if sizes and strides already fit */
+bool cc_sym_squeezes(const CcCallSpec *spec);  /* its rank depends on its operand's sizes */
 /* guards that a call returned one of its operands */
 void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
 /* steps: CC_DONE, or CC_OK: perform the event normally */

@@ -150,6 +150,8 @@ bool cc_sym_by_layout(const CcCallSpec *spec) {
     return strstr(spec->name, "contiguous") != NULL || strstr(spec->name, "sum_to_size") != NULL;
 }
 
+bool cc_sym_squeezes(const CcCallSpec *spec) { return spec->name != NULL && strstr(spec->name, "squeeze") != NULL; }
+
 void cc_sym_same(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     bool sized = false;
     int same = 0;
