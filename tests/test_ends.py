@@ -2,6 +2,7 @@
 iterators hold, generators with graph breaks inside. Each function runs 9 times, eagerly and compiled, on the same state."""
 
 import collections
+import enum
 import functools
 import itertools
 import weakref
@@ -539,6 +540,47 @@ def not_kept(x, o):
     a = o.n
     o.by_name.pop("m", Final(o))
     return a, o.n
+
+
+def not_kept_within(x, o):
+    o.by_name["k"] = 1
+    a = [o.n]
+    o.by_name.pop("m", [Final(o)])
+    a.append(o.n)
+    o.by_name.pop("m", (Final(o), Final(o)))
+    a.append(o.n)
+    o.by_name.setdefault("k", [Final(o)])
+    a.append(o.n)
+    o.by_name.setdefault("k", lambda d=Final(o): 1)
+    return a, o.n
+
+
+class Key(enum.Enum):
+    A = 1
+
+
+def updated_by_odd_keys(x, o):
+    o.by_name[Key.A] = Final(o)
+    o.by_name[(1, 2)] = Final(o)
+    o.by_name["k"] = Final(o)
+    print(end="")
+    y, a = x + 1, [o.n]
+    o.by_name.update({Key.A: 1})
+    a.append(o.n)
+    o.by_name.update({(1, 2): 1})
+    a.append(o.n)
+    o.by_name.update([("k", 1)])
+    return y, a, o.n
+
+
+def updated_by_pairs(x, o):
+    print(end="")
+    a = o.n
+    o.by_name.update([("k", 1)])
+    b = o.n
+    o.by_name["k"] = Final(o) if o.n % 3 else 2
+    o.n += 1
+    return x + 1, a, b
 
 
 def in_an_order(x, o):

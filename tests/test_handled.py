@@ -362,3 +362,25 @@ def test_what_the_caller_handles(reads):
             raise ValueError(k)
         except ValueError:
             assert repr(compiled(torch.ones(1))) == repr(scope["fn"](torch.ones(1)))
+
+
+@pytest.mark.parametrize("value", ["5", "'text'", "[5]", "x"])
+def test_a_deleted_variable_of_a_frame_that_a_traceback_keeps(value):
+    made = {}
+    exec(
+        "def fn(x, o):\n"
+        f"    n = {value}\n"
+        "    try:\n"
+        "        raise KeyError(1)\n"
+        "    except KeyError as e:\n"
+        "        o.append(e)\n"
+        "        print(end='')\n"
+        "    del n\n"
+        "    return x + 1\n",
+        made,
+    )
+    compiled = ccompile.compile(made["fn"])
+    for _ in range(4):
+        kept = []
+        compiled(torch.ones(2), kept)
+        assert set(kept[0].__traceback__.tb_frame.f_locals) <= {"x", "o"}

@@ -754,7 +754,7 @@ def within(x, given):
 
 def stored(x, given, o=types.SimpleNamespace()):
     o.given = given
-    return x * 2
+    return x * 2, o.given, o.given is given
 
 
 def handed_on(x, given):
@@ -811,3 +811,39 @@ def test_numpy_scalars_in_what_a_loop_goes_through(of):
             x = torch.full((3,), i + 0.5)
             assert repr(compiled(x)) == repr(fn(x))
         assert compiled_of(compiled).report()["recordings"] <= 12
+
+
+def in_an_attribute(x, o):
+    o.t = t = (x.numpy().mean(), 3)
+    print(end="")
+    return o.t is t, t, x * 2
+
+
+def in_a_list(x, o):
+    t = (x.numpy().mean(), x.numpy().max())
+    box = [t, t]
+    print(end="")
+    return box[0] is t, box[0] is box[1], t[0] is box[1][0]
+
+
+def stored_behind(x, o):
+    t = (x.numpy().mean(), 3)
+    print(end="")
+    o.seen = t
+    y = x * 2
+    print(end="")
+    return o.seen is t, y
+
+
+def in_two_variables(x, o):
+    t = u = (x.numpy().mean(), 3)
+    print(end="")
+    return t is u, t[0] is u[0], float(t[0]) + x
+
+
+@pytest.mark.parametrize("fn", [in_an_attribute, in_a_list, stored_behind, in_two_variables], ids=lambda f: f.__name__)
+def test_tuples_of_numpy_scalars_keep_their_identity(fn):
+    compiled = ccompile.compile(fn)
+    for i in range(6):
+        x = torch.full((3,), i + 0.5)
+        assert repr(compiled(x, types.SimpleNamespace())) == repr(fn(x, types.SimpleNamespace()))

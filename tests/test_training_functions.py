@@ -90,6 +90,19 @@ def scaling(k):
     return Scaled
 
 
+def helped(helper):
+    class Helped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            return helper(a) + 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    return Helped
+
+
 def counting():
     n = 0
 
@@ -108,10 +121,13 @@ def counting():
 
 
 Scaled, ByList, Counted = scaling(2.0), scaling([2.0]), counting()
+WithWrite, WithDraw = helped(lambda a: a.mul_(2)), helped(lambda a: a + torch.rand(4))
 
 CASES = {  # function, breaks
     "a closure": (lambda x, w: Scaled.apply(x @ w) + Scaled.apply(x * w), 0),
     "a list in a closure": (lambda x, w: ByList.apply(x @ w) * 2, 1),
+    "a function in a closure that writes": (lambda x, w: WithWrite.apply(y := (x @ w).detach()) + y * w, 1),
+    "a function in a closure that draws": (lambda x, w: torch.rand(4) + WithDraw.apply(x @ w) + torch.rand(4), 1),
     "a count in a closure": (lambda x, w: Counted.apply(x @ w) * 2, 1),
     "saves": (lambda x, w: Saves.apply((x @ w).relu(), w) * 2 + 1, 0),
     "twice": (lambda x, w: Saves.apply(Saves.apply(x @ w, w).tanh(), w), 0),

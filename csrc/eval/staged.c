@@ -249,20 +249,24 @@ static int detach_views(const Stage *s, PyObject **value) {
     return 0;
 }
 
+/* The stage's results in value[], as eager has them. */
+static int run_results(const CcTraining *t, const Stage *s, CcSegmentHost *outer, PyObject **value) {
+    if (run_forward(t, s, outer, value) < 0 || detach_views(s, value) < 0) return -1;
+    return count_writes(t, s, value);
+}
+
 static int forward(void *at, CcAutogradResults *r) {
     Run *run = at;
     const CcTraining *t = run->training;
     const Stage *s = &t->stage.at[run->stage];
     PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint->forward->val.n + 1));
-    int status = run_forward(t, s, run->host, value);
+    int status = run_results(t, s, run->host, value);
     for (int k = 0; k < s->cut->in.n; k++) /* the plan drops inputs after their last use */
         Py_XSETREF(value[s->cut->in.at[k]], Py_NewRef(run->in.at[k]));
-    if (status == 0) status = detach_views(s, value);
     for (int k = 0; status == 0 && k < s->cut->out.n; k++) {
         cc_vec_push(&r->differentiable, cc_rules_needs(t->graph, s->cut->out.at[k]));
         cc_vec_push(&r->out, Py_NewRef(value[s->cut->out.at[k]]));
     }
-    if (status == 0) status = count_writes(t, s, value);
     for (int k = 0; status == 0 && k < s->joint->saved.n; k++)
         cc_vec_push(&r->saved, Py_NewRef(value[s->joint->saved.at[k]]));
     cc_staged_drop(value, s->joint->forward->val.n);
@@ -340,9 +344,7 @@ static const CcAutogradKind KIND = {forward, backward, free_run};
 static int run_plain(const CcTraining *t, const Stage *s, CcSegmentHost *h) {
     PyObject **value = cc_mem_get(sizeof *value * ((size_t)s->joint->forward->val.n + 1));
     h->at = t->graph->node.at[s->cut->node.at[s->last_write]].origin;
-    int status = run_forward(t, s, h, value);
-    if (status == 0) status = detach_views(s, value);
-    if (status == 0) status = count_writes(t, s, value);
+    const int status = run_results(t, s, h, value);
     for (int k = 0; k < s->cut->out.n && status == 0; k++) {
         const int v = s->cut->out.at[k];
         Py_XSETREF(h->x->value[v], Py_NewRef(value[v]));

@@ -1,6 +1,6 @@
 /* training: runs a graph that autograd must see.
  *
- * The graph is cut into stages (grad/stage.c). A stage is one node of autograd's graph: its forward runs one plan and
+ * The graph is cut into stages (grad/stage.c). A stage with gradients is one node of autograd's graph: its forward runs one plan and
  * saves what its backward reads; its backward runs another plan, made when it is first needed for these gradients.
  * torch runs the other nodes, and autograd records them as in eager.
  *

@@ -544,11 +544,29 @@ static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
                           &(CcCallSpec){.form = CC_F_SETATTR, .target = name, .in = in, .n = 2, .name = "grad"}, NULL);
 }
 
+/* Reads a property of the tensor: a guard if it is as wanted. */
+static bool guard_property(CcRec *rec, PyObject *o, const char *name, PyObject *wanted) {
+    PyObject *v = PyObject_GetAttrString(o, name);
+    const bool is = v == wanted;
+    if (is) cc_value_read_member(rec, cc_value_source(rec, o), Py_TYPE(o), name, v);
+    cc_raised_clear();
+    Py_XDECREF(v);
+    return is;
+}
+
+bool cc_attr_guard_leaf(CcRec *rec, const CcAct *act, PyObject *o) {
+    if (!cc_tens_is(o) || !cc_tens_requires_grad(o) || cc_tens_parameter(o) || cc_value_source(rec, o) < 0) return true;
+    const bool paused = cc_hook_pause(act->obs, true); /* torch-function modes see the reads */
+    const bool is = guard_property(rec, o, "is_leaf", Py_True) && guard_property(rec, o, "_base", Py_None);
+    cc_hook_pause(act->obs, paused);
+    return is;
+}
+
 /* x.requires_grad = True, as x.requires_grad_() */
-static bool asks_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
+static bool asks_gradient(CcRec *rec, const CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     return v != NULL && PyBool_Check(v) && cc_tens_is(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
            PyUnicode_Compare(name, str_requires_grad) == 0 && cc_node_nameable(rec, o, 1) &&
-           !cc_reshape_refuses_grad(rec, o);
+           cc_attr_guard_leaf(rec, act, o);
 }
 
 static CcGo ask_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
@@ -591,7 +609,7 @@ static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 }
 
 static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    if (drops_gradient(rec, o, name, v) || asks_gradient(rec, o, name, v)) return CC_OK;
+    if (drops_gradient(rec, o, name, v) || asks_gradient(rec, act, o, name, v)) return CC_OK;
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "an attribute of a tensor is set");
     const CcOrigin origin = cc_value_origin(rec, o);
     /* one that the trace has made is none of those that are matched by code */

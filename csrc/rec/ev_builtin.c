@@ -261,34 +261,64 @@ static bool spoils_order(const CcBuiltin *b) {
 
 typedef CC_VEC(PyObject *) Keys; /* borrowed */
 
-/* The keys that outside.update(other, key=value) writes: those of `other` if it is a dict with few items. */
-static Keys updated_keys(const CcBuiltin *b) {
-    enum { FEW = 16 };
-    Keys keys = {0};
+enum { FEW_KEYS = 16 }; /* each costs a guard on what is replaced there */
+
+/* The keys that outside.update(other, key=value) writes. False: `other` is no dict of a few constant keys. */
+static bool updated_keys(const CcBuiltin *b, Keys *keys) {
     PyObject *const *in = b->c->in, *key;
     Py_ssize_t pos = 0;
-    if (!PyDict_Check(in[0]) || !has(b, CC_TRAIT_TAKES_ITEMS) || cc_value_source(b->rec, in[0]) < 0) return keys;
-    if (cc_call_positional(b->c) > 1 && PyDict_Check(in[1]) && PyDict_GET_SIZE(in[1]) <= FEW)
-        while (PyDict_Next(in[1], &pos, &key, NULL))
-            if (cc_value_const(key)) cc_vec_push(&keys, key);
-    for (int i = 0; i < cc_obj_count(b->c->kwnames); i++) cc_vec_push(&keys, PyTuple_GET_ITEM(b->c->kwnames, i));
-    return keys;
+    bool all = cc_call_positional(b->c) < 2 || (PyDict_Check(in[1]) && PyDict_GET_SIZE(in[1]) <= FEW_KEYS);
+    while (all && cc_call_positional(b->c) > 1 && PyDict_Next(in[1], &pos, &key, NULL)) {
+        all = cc_value_const(key);
+        cc_vec_push(keys, key);
+    }
+    for (int i = 0; i < cc_obj_count(b->c->kwnames); i++) cc_vec_push(keys, PyTuple_GET_ITEM(b->c->kwnames, i));
+    return all;
 }
 
-/* d.update() replaces an object whose end is noticed. */
+/* Looking a key up runs no code of the user's. */
+static bool plain_keys(PyObject *dict) {
+    Py_ssize_t pos = 0;
+    PyObject *key;
+    while (PyDict_Next(dict, &pos, &key, NULL))
+        if (!cc_value_const(key)) return false;
+    return true;
+}
+
+static bool updates(const CcBuiltin *b) {
+    return PyDict_Check(b->c->in[0]) && has(b, CC_TRAIT_TAKES_ITEMS) && cc_value_source(b->rec, b->c->in[0]) >= 0;
+}
+
+/* d.update() replaces an object whose end is noticed; or it may, if it is not known which ones it replaces. */
 static bool update_ends(const CcBuiltin *b) {
-    Keys keys = updated_keys(b);
+    PyObject *dict = b->c->in[0], *value;
+    Keys keys = {0};
     bool ends = false;
-    for (int i = 0; i < keys.n && !ends; i++)
-        ends = cc_finalizers_replaces(b->rec, PyDict_GetItemWithError(b->c->in[0], keys.at[i]), NULL);
+    Py_ssize_t pos = 0;
+    if (!updates(b)) return false;
+    if (updated_keys(b, &keys) && plain_keys(dict)) {
+        for (int i = 0; i < keys.n && !ends; i++)
+            ends = cc_finalizers_replaces(b->rec, PyDict_GetItemWithError(dict, keys.at[i]), NULL);
+    } else {
+        while (!ends && PyDict_Next(dict, &pos, NULL, &value)) ends = cc_finalizers_replaces(b->rec, value, NULL);
+    }
     cc_vec_free(&keys);
     return ends;
 }
 
+/* The places that d.update() overwrites, or, if it is not known which, all places of a small dict. */
 static void note_updated(const CcBuiltin *b) {
-    Keys keys = updated_keys(b);
+    PyObject *dict = b->c->in[0], *key;
+    Keys keys = {0};
+    Py_ssize_t pos = 0;
+    if (!updates(b)) return;
+    if (!updated_keys(b, &keys)) {
+        keys.n = 0;
+        while (PyDict_GET_SIZE(dict) <= FEW_KEYS && PyDict_Next(dict, &pos, &key, NULL))
+            if (cc_value_const(key)) cc_vec_push(&keys, key);
+    }
     for (int i = 0; i < keys.n; i++)
-        cc_value_written(b->rec, CC_SRC_KEY, cc_value_source(b->rec, b->c->in[0]), keys.at[i], false);
+        cc_value_written(b->rec, CC_SRC_KEY, cc_value_source(b->rec, dict), keys.at[i], false);
     cc_vec_free(&keys);
 }
 

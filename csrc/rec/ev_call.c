@@ -271,9 +271,10 @@ static CcGo state_of_other_device(CcRec *rec, CcAct *act, const CcCalled *c, con
     return CC_OK;
 }
 
-static bool sets_gradient(CcRec *rec, const CcCalled *c, const CcTorch *t) {
+/* x.requires_grad_(False) of a tensor that may refuse it. */
+static bool refuses_gradient(CcRec *rec, const CcAct *act, const CcCalled *c, const CcTorch *t) {
     const bool asks = t->name != NULL && c->n == 2 && strcmp(t->name, "Tensor.requires_grad_") == 0;
-    return asks && c->in[1] != Py_True && cc_reshape_refuses_grad(rec, c->in[0]);
+    return asks && c->in[1] != Py_True && !cc_attr_guard_leaf(rec, act, c->in[0]);
 }
 
 static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
@@ -319,7 +320,7 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     default: break;
     }
     if (resizes_out(c)) return cc_call_torch(rec, act, t->name, "resizes its out=");
-    if (sets_gradient(rec, c, t))
+    if (refuses_gradient(rec, act, c, t))
         return cc_call_torch(rec, act, t->name, "depends on whether a tensor is a leaf or a view");
     if (t->cls == CC_T_OP && !floats_settled(rec, act, c, t)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, t->name);
     if (c->n > 0 && cc_node_unsized(rec, c->in[0]) && splits(t->name))

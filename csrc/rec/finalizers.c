@@ -223,15 +223,23 @@ void cc_finalizers_told(CcRec *rec, PyObject *o) {
     if (cc_map_find(&rec->by_object, o) != NULL) report_end(rec, o);
 }
 
+/* The object's end is noticed, or that of what only it holds. */
+static bool ends_noticed(CcRec *rec, PyObject *o) {
+    Tree t = {.rec = rec, .observed = is_observed(o)};
+    if (PyObject_IS_GC(o)) (void)Py_TYPE(o)->tp_traverse(o, visit_alone, &t);
+    cc_vec_free(&t.known);
+    return t.observed;
+}
+
 bool cc_finalizers_not_kept(CcRec *rec) {
     if (rec->effect.n == 0) return false;
     const struct CcRecEffect *e = &cc_vec_last(&rec->effect);
     for (int i = 0; i < e->n; i++) {
-        const CcProv *p = e->in[i] != NULL && is_observed(e->in[i]) ? cc_value_find(rec, e->in[i]) : NULL;
+        const CcProv *p = e->in[i] != NULL && PyObject_IS_GC(e->in[i]) ? cc_value_find(rec, e->in[i]) : NULL;
         if (p == NULL || p->origin != CC_O_FRESH) continue;
         Py_ssize_t known = p->weak == NULL;
         for (int k = 0; k < e->n; k++) known += e->in[k] == e->in[i];
-        if (Py_REFCNT(e->in[i]) > known) continue;
+        if (Py_REFCNT(e->in[i]) > known || !ends_noticed(rec, e->in[i])) continue;
         report_end(rec, e->in[i]);
         return true;
     }
@@ -305,12 +313,14 @@ void cc_finalizers_begin(CcRec *rec) {
         const int waits = level + 1 < rec->frame.n ? n_locals + cc_act_depth_after_call(act) : n;
         for (int slot = 0; slot < n; slot++) {
             PyObject *o = cc_act_get(act, slot);
-            if (o != NULL && cc_value_const(o)) o = NULL;
+            const bool set = o != NULL;
+            if (set && cc_value_const(o)) o = NULL;
             const bool observed = o != NULL && cc_obj_drop_notifies(&o, 1, false);
             cc_vec_push(&rec->held, (struct CcHeld){.level = level,
                                                     .slot = slot,
                                                     .slot_now = slot,
                                                     .object = o,
+                                                    .set = set,
                                                     .in_call = slot >= waits,
                                                     .observed = observed,
                                                     .tracked = o != NULL && (observed || slot >= n_locals)});
@@ -402,7 +412,7 @@ static void list_weak_drops(CcRec *rec) {
 void cc_finalizers_deleted(CcRec *rec, const CcAct *root) {
     for (int i = 0; i < rec->held.n; i++) {
         const struct CcHeld *h = &rec->held.at[i];
-        if (h->level == 0 && h->object != NULL && h->slot < root->code->n_locals && cc_act_get(root, h->slot) == NULL)
+        if (h->level == 0 && h->set && h->slot < root->code->n_locals && cc_act_get(root, h->slot) == NULL)
             cc_vec_push(&rec->trace->deleted, h->slot);
     }
 }

@@ -213,6 +213,15 @@ static bool reads_class(PyFunctionObject *f, PyObject *wrapper) {
     return Py_IS_TYPE(wrapper, &PyClassMethod_Type) && (code == NULL || cc_code_live(code, 0, 0));
 }
 
+/* Numbers and texts. A function in a cell might write or draw. */
+static bool plain_cells(const PyFunctionObject *f) {
+    for (Py_ssize_t i = 0; f->func_closure != NULL && i < PyTuple_GET_SIZE(f->func_closure); i++) {
+        PyObject *o = PyCell_GET(PyTuple_GET_ITEM(f->func_closure, i));
+        if (o == NULL || !cc_value_const(o)) return false;
+    }
+    return true;
+}
+
 static bool pure_method(PyObject *cls, const char *name) {
     PyObject *s = cc_obj_intern(name), *found = cc_type_lookup((PyTypeObject *)cls, s);
     Py_DECREF(s);
@@ -221,7 +230,8 @@ static bool pure_method(PyObject *cls, const char *name) {
     PyObject *f = bound ? PyObject_GetAttrString(found, "__func__") : NULL;
     Py_XDECREF(f); /* the method keeps it alive */
     cc_raised_clear();
-    return f != NULL && PyFunction_Check(f) && keeps(f, DEPTH) && !reads_class((PyFunctionObject *)f, found) &&
+    return f != NULL && PyFunction_Check(f) && plain_cells((PyFunctionObject *)f) && keeps(f, DEPTH) &&
+           !reads_class((PyFunctionObject *)f, found) &&
            pure_code((PyCodeObject *)((PyFunctionObject *)f)->func_code, ((PyFunctionObject *)f)->func_globals);
 }
 

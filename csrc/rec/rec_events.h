@@ -13,6 +13,9 @@ CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name); /* del o.name raised */
 /* The same for object.__getattribute__ and __setattr__, which skip Python methods of the class. */
+/* Before requires_grad of a tensor is set: guards that it is a leaf and no view, if it requires a gradient and is from
+ * outside. False: it is one of these; setting raises if it is no leaf, and may do nothing to a view. */
+bool cc_attr_guard_leaf(CcRec *rec, const CcAct *act, PyObject *o);
 CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
 CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
@@ -320,9 +323,6 @@ CcGo cc_transform_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
 CcGo cc_transform_script(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c); /* torch.jit.ScriptFunction */
 
 /* ---- reshape.c: ops that change a tensor's own sizes and strides ---- */
-/* Setting requires_grad of this tensor from outside raises, as it is no leaf, or does nothing, as it is a view made under
- * no_grad. Otherwise guards check that it is neither; a Parameter never is. */
-bool cc_reshape_refuses_grad(CcRec *rec, PyObject *o);
 CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t);
 
 #endif

@@ -143,6 +143,7 @@ struct CcRec {
         int level;
         int slot;
         const void *object; /* NULL: none or a constant; another call may find an object there */
+        bool set;           /* the slot was not empty */
         bool in_call;       /* an operand of the call that the frame is suspended in */
         bool tracked;       /* each event looks up which slot holds it now */
         int slot_now;       /* valid if tracked */
@@ -452,9 +453,9 @@ bool cc_plain(CcRec *rec, PyObject *container);
 void cc_plain_after(CcRec *rec, const CcEvent *ev);
 
 /* ---- resume.c ---- */
+void cc_resume_event(CcRec *rec, const CcEvent *ev); /* before an event: adopts the lists and dicts that it takes */
 /* A cell read after a break, or of such a function, holds a nested function. Each call may make a new one, so the guard
  * matches its code, defaults and cells. False: read it like any other object. */
-void cc_resume_event(CcRec *rec, const CcEvent *ev); /* before an event: adopts the lists and dicts that it takes */
 bool cc_resume_cell(CcRec *rec, int cell, PyObject *v);
 /* The same for an argument (`optimizer.step(closure)`), and an item of a tuple or list in a slot: `out, pull =
  * torch.func.vjp(f, x)`. */
@@ -489,7 +490,8 @@ void cc_finalizers_adopted(CcRec *rec); /* generators were adopted: code that th
 /* Before and after an event: a frame has meanwhile dropped an object, and this was observed. The trace must end
  * here. */
 bool cc_finalizers_drop_observed(CcRec *rec);
-/* The last effect was given an object with a finaliser that it has not kept: d.setdefault(k, new). */
+/* The last effect was given an object that it has not kept, and whose end, or that of what it holds, is noticed:
+ * d.setdefault(k, [new]). */
 bool cc_finalizers_not_kept(CcRec *rec);
 void cc_finalizers_deleted(CcRec *rec, const CcAct *root); /* the root returns: CcTrace.deleted */
 void cc_finalizers_settle(CcRec *rec); /* the trace ends here: objects that its frames still hold go with them */

@@ -54,22 +54,6 @@ static bool recordable(CcRec *rec, const CcCalled *c, bool detaches) {
     return detaches ? !is_view(self) : !cc_tens_requires_grad(self) && !rec->trace->needs_grad;
 }
 
-/* Reads a property of the tensor: a guard if it is as wanted. */
-static bool is_as(CcRec *rec, PyObject *o, const char *name, PyObject *wanted) {
-    PyObject *v = PyObject_GetAttrString(o, name);
-    const bool is = v == wanted;
-    if (is) cc_value_read_member(rec, cc_value_source(rec, o), Py_TYPE(o), name, v);
-    cc_raised_clear();
-    Py_XDECREF(v);
-    return is;
-}
-
-bool cc_reshape_refuses_grad(CcRec *rec, PyObject *o) {
-    if (!cc_tens_is(o) || !cc_tens_requires_grad(o) || cc_tens_parameter(o) || cc_value_source(rec, o) < 0)
-        return false;
-    return !is_as(rec, o, "is_leaf", Py_True) || !is_as(rec, o, "_base", Py_None);
-}
-
 CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
     static PyObject *detach;
     if (detach == NULL) detach = view_of("Tensor.detach_");

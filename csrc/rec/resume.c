@@ -25,7 +25,6 @@ static int idle_slots(const CcRec *rec, PyObject *o) {
 }
 
 static bool adopt(CcRec *rec, PyObject *o, int source, int holders, int levels);
-static void take(CcRec *rec, PyObject *o);
 static void adopt_generator(CcRec *rec, PyObject *o, const CcGen *g, int source, int holders);
 
 static bool may_adopt(const CcRec *rec, PyObject *v, CcGen *g) {
@@ -121,7 +120,7 @@ static PyObject *own_copy(CcRec *rec, PyObject *v, int source) {
 
 /* A list or tuple of a few items, with numpy scalars among them. */
 static bool has_numpy(PyObject *o) {
-    enum { FEW = 64 };
+    enum { FEW = 64 }; /* each item costs a guard */
     bool has = false;
     if (!(PyList_CheckExact(o) || PyTuple_CheckExact(o)) || PySequence_Fast_GET_SIZE(o) > FEW) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++) {
@@ -184,7 +183,6 @@ static bool adopt_reduced(CcRec *rec, PyObject *it, int source, int holders, int
     const int list = cc_value_read(rec, CC_SRC_ITEM, top, NULL, 0, 1, args);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
         PyObject *arg = PyTuple_GET_ITEM(args, i);
-        take(rec, arg);
         if (adopted_before(rec, arg, CC_SRC_ITEM, list, 0, (int)i)) continue;
         const int id = cc_value_read(rec, CC_SRC_ITEM, list, NULL, 0, (int)i, arg);
         if ((is_iterator(arg) || PyGen_CheckExact(arg)) && gs->g.at[id].check == CC_CHK_TYPE)
@@ -549,12 +547,14 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     }
     const int id = cc_value_read(rec, CC_SRC_SLOT, -1, NULL, level, slot, v);
     cc_sym_slot(rec, act, slot, id);
-    if (v != NULL && PyTuple_Check(v) && gs->g.at[id].check == CC_CHK_TYPE && has_numpy(v)) {
+    int read;
+    if (v != NULL && PyTuple_Check(v) && gs->g.at[id].check == CC_CHK_TYPE && has_numpy(v) &&
+        Py_REFCNT(v) == 1 + slots_holding(rec, v, &read) && read == 1) { /* 1: the provenance map's */
+        cc_guard_alone(gs, id, read);
         cc_act_put(act, slot, own_tuple(rec, v, id));
         return;
     }
     if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
-    int read;
     if (v == NULL || cc_recipe_adopts(v) == CC_ADOPT_NO || cc_finalizers_observed(rec, v) ||
         gs->g.at[id].check != CC_CHK_TYPE ||
         Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: the provenance map's */
