@@ -583,6 +583,23 @@ def updated_by_pairs(x, o):
     return x + 1, a, b
 
 
+def stored_as_it_is_first(x, o):
+    o.g = Final(o)
+    print(end="")
+    o.g = o.g
+    o.g = 5
+    return x + 1, o.n
+
+
+def moved_and_dropped(x, o):
+    o.g = Final(o)
+    print(end="")
+    o.items[0] = o.g
+    o.g = None
+    o.items[0] = None
+    return x + 1, o.n
+
+
 def in_an_order(x, o):
     o.order = getattr(o, "order", [])
     a = Ordered(o, 1)

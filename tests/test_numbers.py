@@ -847,3 +847,34 @@ def test_tuples_of_numpy_scalars_keep_their_identity(fn):
     for i in range(6):
         x = torch.full((3,), i + 0.5)
         assert repr(compiled(x, types.SimpleNamespace())) == repr(fn(x, types.SimpleNamespace()))
+
+
+def as_list(*a):
+    return list(a)
+
+
+def summed(*a):
+    s = 0
+    for v in a:
+        s += v
+    return s, a
+
+
+def behind_a_break(*a, **kw):
+    print(end="")
+    return a, kw, max(a)
+
+
+@pytest.mark.parametrize("callee", [as_list, summed, behind_a_break], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("of", [tuple, list])
+def test_numbers_that_a_call_spreads(callee, of):
+    o = types.SimpleNamespace()
+
+    def fn():
+        return callee(*o.t)
+
+    compiled = ccompile.compile(fn)
+    for i in range(1, 20):
+        o.t = of((i, i / 2, i + 1))
+        assert compiled() == fn()
+    assert EAGER or compiled_of(compiled).report()["recordings"] <= 4

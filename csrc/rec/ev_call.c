@@ -540,10 +540,15 @@ static CcGo break_at_library(CcRec *rec, CcAct *act, CcEvent *ev, PyFunctionObje
     return cc_rec_break(rec, act, reason, callable_name((PyObject *)f, name, sizeof name));
 }
 
-/* `f(*args, **kwargs)` reads all of both. */
+/* `f(*args, **kwargs)` reads all of both. The callee gets symbols for numbers that vary; the others are constants from
+ * here on: no after() of this event follows the callee's events. */
 static bool reads_spread(CcRec *rec, PyObject *const *in, int n) {
-    for (int i = 1; i < CC_MIN(n, 3); i++)
-        if (in[i] != NULL && (cc_value_dirty(rec, in[i]) || !cc_inside_guard(rec, in[i], 1))) return false;
+    for (int i = 1; i < CC_MIN(n, 3); i++) {
+        if (in[i] == NULL) continue;
+        cc_sym_fill(rec, in[i]);
+        if (cc_value_dirty(rec, in[i]) || !cc_inside_guard(rec, in[i], 1)) return false;
+    }
+    cc_sym_drop_pending(rec);
     return true;
 }
 

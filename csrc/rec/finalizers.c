@@ -477,10 +477,23 @@ static void queue_known(CcRec *rec, int guard) {
     }
 }
 
+/* Only provenance and effects that wait for the trace's end hold it: O.b = O.a; O.a = O.b = None. */
+static bool only_effects(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL || p->origin != CC_O_SOURCE) return false;
+    const Py_ssize_t held = p->weak == NULL;
+    Py_ssize_t n = 0;
+    for (int e = 0; e < rec->effect.n; e++)
+        for (int i = 0; i < rec->effect.at[e].n; i++) n += rec->effect.at[e].in[i] == o;
+    return n > 0 && Py_REFCNT(o) == held + n;
+}
+
 void cc_finalizers_check_freed(CcRec *rec) {
     while (rec->maybe_freed.n > 0 && rec->trace != NULL) {
         PyObject *o = rec->maybe_freed.at[--rec->maybe_freed.n];
-        if (cc_map_find(&rec->by_object, o) != NULL) cc_rec_released(rec, o);
+        if (cc_map_find(&rec->by_object, o) == NULL) continue;
+        if (!only_effects(rec, o)) cc_rec_released(rec, o);
+        else if (ends_noticed(rec, o)) report_end(rec, o);
     }
     rec->maybe_freed.n = 0;
     for (int i = 0; i < rec->unweak.n && rec->trace != NULL; i++)

@@ -65,6 +65,9 @@ void cc_param_learn(CcRec *rec, CcAct *act, bool by_c) {
             rec->trace->guards.g.at[p->id].source !=
                 CC_SRC_CONST) /* the caller passed the object that is also the default: guards that it still is */
             cc_guard_add_check(&rec->trace->guards, p->id, CC_CHK_IDENT, v, -1);
+        if (i == named && v != NULL && PyTuple_CheckExact(v) && p == NULL &&
+            (cc_sym_within(rec, v, 1) || cc_number_varies(rec, v, 1)))
+            cc_value_set(rec, v, CC_O_FRESH, -1); /* *args of numbers that vary is no constant */
         if (v == NULL || cc_value_origin(rec, v) != CC_O_UNKNOWN) continue;
         /* enumerate and zip make the tuple */
         if (i >= named || (by_c && PyTuple_CheckExact(v))) cc_value_fresh(rec, v);
