@@ -878,3 +878,29 @@ def test_numbers_that_a_call_spreads(callee, of):
         o.t = of((i, i / 2, i + 1))
         assert compiled() == fn()
     assert EAGER or compiled_of(compiled).report()["recordings"] <= 4
+
+
+def default_of_two_breaks(x):
+    def g(v, w=x.sum().item(), *, k=x.mean().item()):
+        return v, w, k
+
+    return g(1), g(1, w=2), g(1, k=3)
+
+
+def defaults_set_behind_a_break(x):
+    t, d = (x.sum().item(), 3), {"k": x.mean().item()}
+    print(end="")
+
+    def g(v, w, u, *, k):
+        return v, w, u, k
+
+    g.__defaults__ = t
+    g.__kwdefaults__ = d
+    return g(1), g(1, 2, k=4)
+
+
+@pytest.mark.parametrize("fn", [default_of_two_breaks, defaults_set_behind_a_break], ids=lambda f: f.__name__)
+def test_defaults_that_a_break_left(fn):
+    compiled = ccompile.compile(fn)
+    for i in range(1, 12):
+        assert compiled(torch.full((2,), float(i))) == fn(torch.full((2,), float(i)))

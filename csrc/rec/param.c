@@ -52,9 +52,20 @@ static void made_by_caller(CcRec *rec, PyObject *self) {
     p->site_pc = caller->pc;
 }
 
+/* The trace made the function, but not its defaults, which a break left: no guard has read what is in them. */
+static void read_given_defaults(CcRec *rec, const PyFunctionObject *func) {
+    PyObject *defaults[] = {func->func_defaults, func->func_kwdefaults};
+    for (int i = 0; i < CC_COUNT(defaults); i++) {
+        const CcProv *p = defaults[i] != NULL ? cc_value_find(rec, defaults[i]) : NULL;
+        if (p != NULL && p->origin == CC_O_SOURCE) (void)cc_inside_guard(rec, defaults[i], 1);
+    }
+    cc_sym_drop_pending(rec);
+}
+
 void cc_param_learn(CcRec *rec, CcAct *act, bool by_c) {
     guard_kwdefaults(rec, act->func);
     const bool fixed = fixes_defaults(rec, act->func);
+    if (!fixed) read_given_defaults(rec, act->func);
     const PyCodeObject *co = act->co;
     const int named = co->co_argcount + co->co_kwonlyargcount;
     const int n = named + !!(co->co_flags & CO_VARARGS) + !!(co->co_flags & CO_VARKEYWORDS);
