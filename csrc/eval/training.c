@@ -1,8 +1,8 @@
 /* training: runs a graph that autograd must see.
  *
- * The graph is cut into stages (grad/stage.c). A stage with gradients is one node of autograd's graph: its forward runs one plan and
- * saves what its backward reads; its backward runs another plan, made when it is first needed for these gradients.
- * torch runs the other nodes, and autograd records them as in eager.
+ * The graph is cut into stages (grad/stage.c). A stage with gradients is one node of autograd's graph: its forward runs
+ * one plan and saves what its backward reads; its backward runs another plan, made when it is first needed for these
+ * gradients. torch runs the other nodes, and autograd records them as in eager.
  *
  *   x, w --> [stage 0: forward plan] --> h --> host node --> [stage 1] --> loss
  *                 | saved
@@ -11,8 +11,9 @@
  * This file cuts the graph and makes the plans; staged.c runs a stage, forward and backward. */
 #include "eval_training.h"
 
-/* A stage that replaces fewer ops of eager's costs more as a node of autograd's graph, or as a plan without gradients, than
- * torch does without it. */
+/* A stage that replaces fewer than LEAST_OPS ops of eager's costs more as a node of autograd's graph than torch does without
+ * it. One without gradients pays from LEAST_PLAIN on at any size: two ops on 16 elements take 2.3 us, and 3.9 in eager (Zen
+ * 5, one thread). A single op pays if it is large only. */
 enum { LEAST_OPS = 3, LEAST_PLAIN = 2 };
 enum { MOST_REST = 63 }; /* calls */
 

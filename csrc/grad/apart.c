@@ -1,8 +1,8 @@
 /* apart: keeps apart what autograd goes through, and frees, one by one.
  *
- * A stage with gradients is one node of autograd's graph. A backward through one of its outputs calls the hooks of the others, goes on to
- * all that the stage's inputs were computed from, and frees all that the stage saved. So a stage's outputs belong
- * together only if each result of the graph depends on all of them, or on none:
+ * A stage with gradients is one node of autograd's graph. A backward through one of its outputs calls the hooks of the
+ * others, goes on to all that the stage's inputs were computed from, and frees all that the stage saved. So a stage's
+ * outputs belong together only if each result of the graph depends on all of them, or on none:
  *
  *   loss of a generator, loss of its critic     two parts
  *   two heads of one trunk                      three parts: the trunk, and each head

@@ -170,10 +170,15 @@ static int visit_alone(PyObject *o, void *ctx) {
     return 0;
 }
 
-bool cc_finalizers_in_container(CcRec *rec, PyObject *container) {
+static Tree look_alone(CcRec *rec, PyObject *container) {
     Tree t = {.rec = rec};
-    if (cc_plain(rec, container)) return false;
     if (PyObject_IS_GC(container)) (void)Py_TYPE(container)->tp_traverse(container, visit_alone, &t);
+    return t;
+}
+
+bool cc_finalizers_in_container(CcRec *rec, PyObject *container) {
+    if (cc_plain(rec, container)) return false;
+    Tree t = look_alone(rec, container);
     for (int i = 0; t.observed && i < t.known.n; i++) cc_vec_push(&rec->maybe_freed, t.known.at[i]);
     cc_vec_free(&t.known);
     return t.observed;
@@ -225,21 +230,27 @@ void cc_finalizers_told(CcRec *rec, PyObject *o) {
 
 /* The object's end is noticed, or that of what only it holds. */
 static bool ends_noticed(CcRec *rec, PyObject *o) {
-    Tree t = {.rec = rec, .observed = is_observed(o)};
-    if (PyObject_IS_GC(o)) (void)Py_TYPE(o)->tp_traverse(o, visit_alone, &t);
+    Tree t = look_alone(rec, o);
     cc_vec_free(&t.known);
-    return t.observed;
+    return t.observed || is_observed(o);
+}
+
+/* Only provenance holds the object, and effects from number `first` on, which wait for the trace's end. */
+static bool only_effects(const CcRec *rec, const CcProv *p, const PyObject *o, int first) {
+    Py_ssize_t n = 0;
+    for (int e = first; e < rec->effect.n; e++)
+        for (int i = 0; i < rec->effect.at[e].n; i++) n += rec->effect.at[e].in[i] == o;
+    return n > 0 && Py_REFCNT(o) == (p->weak == NULL) + n;
 }
 
 bool cc_finalizers_not_kept(CcRec *rec) {
     if (rec->effect.n == 0) return false;
-    const struct CcRecEffect *e = &cc_vec_last(&rec->effect);
+    const int last = rec->effect.n - 1;
+    const struct CcRecEffect *e = &rec->effect.at[last];
     for (int i = 0; i < e->n; i++) {
         const CcProv *p = e->in[i] != NULL && PyObject_IS_GC(e->in[i]) ? cc_value_find(rec, e->in[i]) : NULL;
-        if (p == NULL || p->origin != CC_O_FRESH) continue;
-        Py_ssize_t known = p->weak == NULL;
-        for (int k = 0; k < e->n; k++) known += e->in[k] == e->in[i];
-        if (Py_REFCNT(e->in[i]) > known || !ends_noticed(rec, e->in[i])) continue;
+        if (p == NULL || p->origin != CC_O_FRESH || !only_effects(rec, p, e->in[i], last)) continue;
+        if (!ends_noticed(rec, e->in[i])) continue;
         report_end(rec, e->in[i]);
         return true;
     }
@@ -477,22 +488,17 @@ static void queue_known(CcRec *rec, int guard) {
     }
 }
 
-/* Only provenance and effects that wait for the trace's end hold it: O.b = O.a; O.a = O.b = None. */
-static bool only_effects(CcRec *rec, PyObject *o) {
+/* O.b = O.a; O.a = O.b = None */
+static bool outlived_by_effects(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
-    if (p == NULL || p->origin != CC_O_SOURCE) return false;
-    const Py_ssize_t held = p->weak == NULL;
-    Py_ssize_t n = 0;
-    for (int e = 0; e < rec->effect.n; e++)
-        for (int i = 0; i < rec->effect.at[e].n; i++) n += rec->effect.at[e].in[i] == o;
-    return n > 0 && Py_REFCNT(o) == held + n;
+    return p != NULL && p->origin == CC_O_SOURCE && only_effects(rec, p, o, 0);
 }
 
 void cc_finalizers_check_freed(CcRec *rec) {
     while (rec->maybe_freed.n > 0 && rec->trace != NULL) {
         PyObject *o = rec->maybe_freed.at[--rec->maybe_freed.n];
         if (cc_map_find(&rec->by_object, o) == NULL) continue;
-        if (!only_effects(rec, o)) cc_rec_released(rec, o);
+        if (!outlived_by_effects(rec, o)) cc_rec_released(rec, o);
         else if (ends_noticed(rec, o)) report_end(rec, o);
     }
     rec->maybe_freed.n = 0;

@@ -52,12 +52,13 @@ static void made_by_caller(CcRec *rec, PyObject *self) {
     p->site_pc = caller->pc;
 }
 
-/* The trace made the function, but not its defaults, which a break left: no guard has read what is in them. */
-static void read_given_defaults(CcRec *rec, const PyFunctionObject *func) {
+/* If the trace made the function, but not its defaults, which a break left, no guard has read what is in them. */
+static void read_given_defaults(CcRec *rec, PyFunctionObject *func) {
     PyObject *defaults[] = {func->func_defaults, func->func_kwdefaults};
-    for (int i = 0; i < CC_COUNT(defaults); i++) {
+    const bool made = cc_value_origin(rec, (PyObject *)func) == CC_O_FRESH;
+    for (int i = 0; made && i < CC_COUNT(defaults); i++) {
         const CcProv *p = defaults[i] != NULL ? cc_value_find(rec, defaults[i]) : NULL;
-        if (p != NULL && p->origin == CC_O_SOURCE) (void)cc_inside_guard(rec, defaults[i], 1);
+        if (p != NULL && p->origin == CC_O_SOURCE && !cc_inside_guard(rec, defaults[i], 1)) rec->unseen = true;
     }
     cc_sym_drop_pending(rec);
 }

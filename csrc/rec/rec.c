@@ -150,6 +150,7 @@ static PyObject *wanted_defaults(CcRec *rec, int function, const char *name, PyO
     if (defaults == NULL) return Py_None;
     if (rec->trace->guards.g.at[function].check != CC_CHK_TYPE || cc_value_const(defaults)) return defaults;
     (void)cc_value_read_member(rec, function, &PyFunction_Type, name, defaults);
+    /* if no guard can read them, only a call with these very defaults matches */
     return cc_inside_guard(rec, defaults, 1) ? Py_Ellipsis : defaults;
 }
 

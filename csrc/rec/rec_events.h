@@ -12,10 +12,10 @@ CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name); /* del o.name raised */
-/* The same for object.__getattribute__ and __setattr__, which skip Python methods of the class. */
 /* Before requires_grad of a tensor is set: guards that it is a leaf and no view, if it requires a gradient and is from
- * outside. False: it is one of these; setting raises if it is no leaf, and may do nothing to a view. */
+ * outside. False: it is no leaf, so setting raises, or it is a view, of which setting may do nothing. */
 bool cc_attr_guard_leaf(CcRec *rec, const CcAct *act, PyObject *o);
+/* The same for object.__getattribute__ and __setattr__, which skip Python methods of the class. */
 CcGo cc_attr_generic_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name);
 CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_generic_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);

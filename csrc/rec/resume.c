@@ -555,11 +555,11 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
         return;
     }
     if (v != NULL) cc_sym_tuple(rec, act, slot, id, v);
-    if (v == NULL || cc_recipe_adopts(v) == CC_ADOPT_NO || cc_finalizers_observed(rec, v) ||
-        gs->g.at[id].check != CC_CHK_TYPE ||
+    const CcAdopt how = v != NULL ? cc_recipe_adopts(v) : CC_ADOPT_NO;
+    if (how == CC_ADOPT_NO || cc_finalizers_observed(rec, v) || gs->g.at[id].check != CC_CHK_TYPE ||
         Py_REFCNT(v) > 1 + slots_holding(rec, v, &read)) /* 1: the provenance map's */
         return;
-    if (cc_recipe_adopts(v) == CC_ADOPT_CONTENT) cc_vec_push(&rec->adoptable, ((struct CcAdoptable){v, id, read}));
+    if (how == CC_ADOPT_CONTENT) cc_vec_push(&rec->adoptable, ((struct CcAdoptable){v, id, read}));
     else (void)adopt(rec, v, id, read, 1);
 }
 
