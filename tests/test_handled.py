@@ -364,6 +364,67 @@ def test_what_the_caller_handles(reads):
             assert repr(compiled(torch.ones(1))) == repr(scope["fn"](torch.ones(1)))
 
 
+def raises_in_a_handler(k):
+    try:
+        raises(k)
+    except KeyError:
+        raise IndexError(k)
+
+
+def ends_in_finally(k):
+    try:
+        raises_in_a_handler(k)
+    finally:
+        print(end="")
+
+
+def ends_in_a_handler(k):
+    try:
+        raises_in_a_handler(k)
+    except IndexError as e:
+        print(end="")
+        raise ValueError(k) from e
+
+
+def ends_in_with(k):
+    with contextlib.redirect_stdout(None):
+        raises_in_a_handler(k)
+
+
+def ends_in_two(k):
+    try:
+        ends_in_a_handler(k)
+    finally:
+        print(end="")
+
+
+def chain(e):
+    """Names of the functions in the tracebacks of an exception and of its contexts, without the caller's."""
+    lines = []
+    while e is not None:
+        lines.append((type(e), [t.name for t in traceback.extract_tb(e.__traceback__) if t.name != "leaves"]))
+        e = e.__context__
+    return lines
+
+
+def leaves(fn, k):
+    try:
+        fn(k)
+    except LookupError as e:
+        return chain(e)
+    except ValueError as e:
+        return chain(e), e.__cause__ is e.__context__
+
+
+@pytest.mark.parametrize("fn", [ends_in_finally, ends_in_a_handler, ends_in_with, ends_in_two], ids=lambda f: f.__name__)
+def test_tracebacks_of_exceptions_raised_in_handlers(fn):
+    """The compiled function's own entry, too, behind its graph break; in replays, and with other numbers."""
+    compiled = ccompile.compile(fn)
+    for k in (2, 2, 2, 1, 2, 3, 3.5):
+        assert leaves(compiled, k) == leaves(fn, k), k
+    assert ccompile.api.compiled_of(compiled).report()["hits"]
+
+
 @pytest.mark.parametrize("value", ["5", "'text'", "[5]", "x"])
 def test_a_deleted_variable_of_a_frame_that_a_traceback_keeps(value):
     """The call of an int is a break: CPython raises, so that the traceback holds the frame itself."""

@@ -50,7 +50,7 @@ static void abort_recording(CcRec *rec) {
     rec->unseen_classes.n = 0;
     cc_kernel_forget(rec);
     Py_CLEAR(rec->handled_start);
-    Py_CLEAR(rec->handled_traceback);
+    cc_traceback_forget(rec);
     rec->await_root = false;
 }
 
@@ -79,6 +79,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->idle);
     cc_vec_free(&rec->held);
     cc_vec_free(&rec->adoptable);
+    cc_vec_free(&rec->exceptions);
     cc_vec_free(&rec->weak_drops);
     cc_vec_free(&rec->maybe_freed);
     cc_vec_free(&rec->unweak);

@@ -179,7 +179,10 @@ struct CcRec {
     CC_VEC(PyObject *) keep; /* constants and temporaries alive while recording */
     /* strong: exception handled when the call began, and when the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
-    PyObject *handled_traceback; /* strong: handled_start's when the trace began; NULL: none */
+    CC_VEC(struct CcException {
+        PyObject *object;    /* borrowed from handled_start or the provenance map */
+        PyObject *traceback; /* strong; NULL: it had none */
+    }) exceptions;           /* that existed before the trace, with their tracebacks when it met them */
     /* the trace has made objects with __del__: each event asks which objects only provenance still holds */
     bool made_finals;
     bool handled_read; /* handled_start has a guard: the trace has met it */
@@ -531,8 +534,10 @@ int cc_idle_recipe(CcRec *rec, const CcAct *act, int slot, bool looked, CcMap *m
 bool cc_traceback_read(CcRec *rec, PyObject *exception);
 /* None: it has no traceback; NULL (no error): it can't be copied. */
 CC_NEW PyObject *cc_traceback_copy(PyObject *exception);
-void cc_traceback_begin(CcRec *rec); /* sets rec->handled_start */
-/* The trace ends: if it has raised the handled exception again, an effect extends its traceback. */
+void cc_traceback_begin(CcRec *rec);                    /* sets rec->handled_start */
+void cc_traceback_met(CcRec *rec, PyObject *exception); /* it existed before the trace */
+void cc_traceback_forget(CcRec *rec);
+/* The trace ends: effects extend the tracebacks of exceptions met that it has raised again. */
 void cc_traceback_end(CcRec *rec, CcAct *act);
 /* The code and instruction at which the exception with this traceback was raised. New reference; NULL: unknown. */
 CC_NEW PyCodeObject *cc_traceback_origin(PyObject *traceback, int *pc);

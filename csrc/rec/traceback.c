@@ -69,7 +69,6 @@ static PyObject *extend(PyObject *entries, PyObject *exception) {
 
 static PyMethodDef EXTEND = {"extend_traceback", extend, METH_O, NULL};
 
-/* The handled exception's traceback ends with what it was when the trace began. */
 static bool ends_with(PyObject *tb, const PyObject *begin) {
     while (tb != NULL && tb != begin) tb = (PyObject *)((PyTracebackObject *)tb)->tb_next;
     return tb == begin;
@@ -77,22 +76,39 @@ static bool ends_with(PyObject *tb, const PyObject *begin) {
 
 void cc_traceback_begin(CcRec *rec) {
     rec->handled_start = PyErr_GetHandledException();
-    rec->handled_traceback = rec->handled_start != NULL ? traceback_of(rec->handled_start) : NULL;
+    if (rec->handled_start != NULL) cc_traceback_met(rec, rec->handled_start);
 }
 
-void cc_traceback_end(CcRec *rec, CcAct *act) {
-    PyObject *now = rec->handled_start != NULL ? traceback_of(rec->handled_start) : NULL;
-    const bool longer = now != rec->handled_traceback && ends_with(now, rec->handled_traceback);
-    PyObject *added = longer ? copy_entries(now, rec->handled_traceback, Py_None) : NULL;
+void cc_traceback_met(CcRec *rec, PyObject *exception) {
+    for (int i = 0; i < rec->exceptions.n; i++)
+        if (rec->exceptions.at[i].object == exception) return;
+    cc_vec_push(&rec->exceptions, ((struct CcException){exception, traceback_of(exception)}));
+}
+
+void cc_traceback_forget(CcRec *rec) {
+    for (int i = 0; i < rec->exceptions.n; i++) Py_XDECREF(rec->exceptions.at[i].traceback);
+    rec->exceptions.n = 0;
+}
+
+/* Raising it again has put entries in front of its traceback: so does an effect. */
+static void extend_in_replays(CcRec *rec, CcAct *act, struct CcException *e) {
+    PyObject *now = traceback_of(e->object);
+    const bool longer = now != e->traceback && ends_with(now, e->traceback);
+    PyObject *added = longer ? copy_entries(now, e->traceback, Py_None) : NULL;
     Py_XDECREF(now);
     if (added == NULL) return;
     PyObject *function;
     CC_RETRY_ALLOC(function, PyCFunction_New(&EXTEND, added));
     Py_DECREF(added); /* function holds it */
     cc_vec_push(&rec->keep, function);
-    const CcCallSpec spec = {
-        .form = CC_F_CALL, .target = function, .in = &rec->handled_start, .n = 1, .name = EXTEND.ml_name};
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = function, .in = &e->object, .n = 1, .name = EXTEND.ml_name};
     (void)cc_node_effect(rec, act, &spec, NULL);
+}
+
+void cc_traceback_end(CcRec *rec, CcAct *act) {
+    for (int i = 0; i < rec->exceptions.n; i++)
+        if (cc_value_source(rec, rec->exceptions.at[i].object) >= 0)
+            extend_in_replays(rec, act, &rec->exceptions.at[i]);
 }
 
 /* Where the exception was raised: the innermost entry of its traceback. */

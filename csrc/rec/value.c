@@ -382,6 +382,7 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     if (is_new) {
         rec->trace->guards.g.at[id].owned = owned(source);
         learn(rec, id, v);
+        if (v != NULL && PyExceptionInstance_Check(v)) cc_traceback_met(rec, v);
     } else if (v != NULL) {
         (void)cc_sym_wanted(rec, id, v);
     }
