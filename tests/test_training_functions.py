@@ -1,7 +1,8 @@
 """Custom autograd.Functions under grad mode: a call whose forward accesses only its operands is part of the graph, any other
-is a break; values, gradients and errors are eager's."""
+is a break; values, gradients and errors are eager's. Stages compute those whose backward, too, can be recorded."""
 
 import ccompile
+import ccompile.api
 import pytest
 import torch
 from conftest import EAGER, breaks, counters, same
@@ -126,7 +127,8 @@ WithWrite, WithDraw = helped(lambda a: a.mul_(2)), helped(lambda a: a + torch.ra
 CASES = {  # function, breaks
     "a closure": (lambda x, w: Scaled.apply(x @ w) + Scaled.apply(x * w), 0),
     "a list in a closure": (lambda x, w: ByList.apply(x @ w) * 2, 1),
-    "a function in a closure that writes": (lambda x, w: WithWrite.apply(y := (x @ w).detach()) + y * w, 1),
+    "a function in a closure that writes": (lambda x, w: WithWrite.apply(y := (x @ w) * 1) + y + w, 1),
+    "such a function, no gradient wanted": (lambda x, w: WithWrite.apply(y := (x @ w).detach()) + y * w, 0),
     "a function in a closure that draws": (lambda x, w: torch.rand(4) + WithDraw.apply(x @ w) + torch.rand(4), 1),
     "a count in a closure": (lambda x, w: Counted.apply(x @ w) * 2, 1),
     "saves": (lambda x, w: Saves.apply((x @ w).relu(), w) * 2 + 1, 0),
@@ -160,7 +162,7 @@ def leaves(i):
 def test_like_eager(name):
     fn, broken = CASES[name]
     LOG.clear()
-    same(fn, make_args=leaves, no_grad=False, backward=True, versions=True)
+    same(fn, make_args=leaves, no_grad=False, backward=True, versions=True, calls=6)
     if not EAGER and broken is not None:
         assert ccompile.explain(fn)(*leaves(0)).graph_break_count == broken
 
@@ -250,3 +252,312 @@ def test_parameters_frozen_and_thawed_in_a_call():
         if train:
             gradients = [torch.autograd.grad(y.sum(), layer.weight)[0] for y in (got, want)]
             torch.testing.assert_close(*gradients)
+
+
+# ---- compiled in stages ---------------------------------------------------------------------------------------------
+def quantises(ctx, x, s):
+    ctx.save_for_backward(x, s)
+    return (x / s).round().clamp(-8, 7) * s
+
+
+def straight_through(ctx, g):
+    x, s = ctx.saved_tensors
+    inside = ((x / s) >= -8) & ((x / s) <= 7)
+    return g * inside, None
+
+
+def mish(ctx, x):
+    ctx.save_for_backward(x)
+    return x * torch.tanh(torch.nn.functional.softplus(x))
+
+
+def of_mish(ctx, g):
+    (x,) = ctx.saved_tensors
+    s, t = torch.sigmoid(x), torch.tanh(torch.nn.functional.softplus(x))
+    return g * (t + x * s * (1 - t * t))
+
+
+def set_up(ctx, inputs, output):
+    ctx.save_for_backward(output)
+    ctx.slope = inputs[1]
+
+
+def sigmoid_in_the_context(ctx, x):
+    ctx.s = torch.sigmoid(x)
+    ctx.size = x.shape
+    return x * ctx.s
+
+
+def of_its_context(ctx, g):
+    return g.reshape(ctx.size) * ctx.s
+
+
+def linear(ctx, x, w, b):
+    ctx.save_for_backward(x, w)
+    return x @ w.t() + b
+
+
+def of_linear(ctx, g):
+    x, w = ctx.saved_tensors
+    return g @ w if ctx.needs_input_grad[0] else None, g.t() @ x if ctx.needs_input_grad[1] else None, g.sum(0)
+
+
+def soft_threshold(ctx, x, k):
+    ctx.save_for_backward(x)
+    ctx.k = k
+    with torch.enable_grad():
+        y = x.sign() * (x.abs() - k).clamp(min=0)
+    return y
+
+
+@torch.autograd.function.once_differentiable
+def of_threshold(ctx, g):
+    return torch.where(ctx.saved_tensors[0].abs() > ctx.k, g, torch.zeros_like(g)), None
+
+
+Quantised, Mish = function(quantises, straight_through), function(mish, of_mish)
+Leaky = function(lambda x, slope: torch.where(x > 0, x, x * slope),
+                 lambda ctx, g: (torch.where(ctx.saved_tensors[0] > 0, g, g * ctx.slope), None), set_up)  # fmt: skip
+Kept, Linear, Threshold = function(sigmoid_in_the_context, of_its_context), function(linear, of_linear), function(soft_threshold, of_threshold)
+Passes = function(lambda ctx, x: x.sign(), lambda ctx, g: g)
+Constant = function(lambda ctx, x: (ctx.save_for_backward(x), x.relu())[1], lambda ctx, g: ctx.saved_tensors[0])
+Transposed = function(lambda ctx, x: x.t().contiguous(), lambda ctx, g: g.t())
+Normed = function(lambda ctx, x: (ctx.save_for_backward(y := (x - x.mean(-1, True)) / x.std(-1, keepdim=True)), y)[1],
+                  lambda ctx, g: g - g.mean(-1, True) - ctx.saved_tensors[0] * (g * ctx.saved_tensors[0]).mean(-1, True))  # fmt: skip
+
+IN_STAGES = {
+    "quantised": lambda x, w: Quantised.apply(x, torch.tensor(0.25)) @ Quantised.apply(w, torch.tensor(0.5)),
+    "a scale that requires a gradient and gets none": lambda x, w: Quantised.apply(x @ w, w.abs().mean()).tanh(),
+    "mish": lambda x, w: Mish.apply(x @ w).sum(),
+    "setup_context": lambda x, w: (Leaky.apply(x @ w, 0.1) * 2).exp(),
+    "a tensor in the context": lambda x, w: Kept.apply(x @ w).cos(),
+    "a linear layer": lambda x, w: Linear.apply(x.tanh(), w, w[0]).relu(),
+    "needs_input_grad": lambda x, w: Linear.apply(x.detach(), w * 2, w[0]).relu(),
+    "once_differentiable": lambda x, w: Threshold.apply(x @ w, 0.5).sin(),
+    "the gradient itself": lambda x, w: Passes.apply(x @ w) * w,
+    "a saved tensor as the gradient": lambda x, w: Constant.apply(x @ w) * w,
+    "strides": lambda x, w: Transposed.apply((x @ w).tanh()) @ x,
+    "statistics": lambda x, w: Normed.apply(x @ w).tanh(),
+    "one in another": lambda x, w: Mish.apply(Quantised.apply(Mish.apply(x @ w), torch.tensor(0.5))) + w,
+    "the same operand twice": lambda x, w: Saves.apply((y := (x @ w).tanh()), y) * 3,
+    "only one": lambda x, w: Mish.apply(x),
+    "in a checkpoint": lambda x, w: torch.utils.checkpoint.checkpoint(lambda a: Mish.apply(a @ w).sin(), x, use_reentrant=False) * 2,
+}
+
+
+def torchs(compiled):
+    return [op.name for graph in ccompile.report.report(compiled).graphs for op, _ in graph.torch_ops]
+
+
+@pytest.mark.parametrize("name", IN_STAGES)
+def test_in_stages(name):
+    fn = IN_STAGES[name]
+    same(fn, make_args=leaves, no_grad=False, backward=True, versions=True, calls=5)
+    compiled = ccompile.compile(fn, isolate_recompiles=True)
+    for i in range(3):
+        compiled(*leaves(i)).sum().backward()
+    report = ccompile.api.compiled_of(compiled).report()
+    assert report["recordings"] == 1 and not report["breaks_seen"], report["breaks_seen"]
+    assert not any("apply" in op for op in torchs(compiled)), torchs(compiled)
+
+
+def gradients(fn, given, **how):
+    return torch.autograd.grad(fn(*given).square().sum(), given, allow_unused=True, **how)
+
+
+@pytest.mark.parametrize("name", ["mish", "setup_context", "statistics", "a linear layer", "one in another"])
+def test_second_derivatives(name):
+    """torch differentiates the user's backward; the compiled function has had calls without create_graph before."""
+    fn, compiled = IN_STAGES[name], ccompile.compile(IN_STAGES[name])
+    for i in range(6):
+        got = []
+        for f in (fn, compiled):
+            given = leaves(i)
+            first = gradients(f, given, create_graph=i > 2)
+            got.append(torch.autograd.grad(sum(g.square().sum() for g in first), given) if i > 2 else first)
+        torch.testing.assert_close(got[1], got[0], rtol=1e-4, atol=1e-3)
+
+
+def test_a_second_derivative_of_once_differentiable():
+    fn = lambda x, w: Threshold.apply(x, 0.5).sin() * w  # noqa: E731
+    for f in (fn, ccompile.compile(fn)):
+        for i in range(4):
+            given = leaves(i)
+            first = gradients(f, given, create_graph=True)
+            with pytest.raises(RuntimeError, match="once_differentiable"):
+                first[0].sum().backward()
+
+
+def test_a_function_that_gives_another_one_no_gradient():
+    """Autograd calls the first one's backward with zeros: x gets zeros, not None."""
+    fn = lambda x, w: Quantised.apply(w * 2, Mish.apply(x * 3).mean()).tanh()  # noqa: E731
+    compiled = ccompile.compile(fn)
+    for i in range(4):
+        torch.testing.assert_close(gradients(compiled, leaves(i)), gradients(fn, leaves(i)))
+        assert torch.equal(gradients(fn, leaves(i))[0], torch.zeros(4, 4))
+
+
+@pytest.mark.parametrize("name, raises", [("mish", True), ("a tensor in the context", False), ("the gradient itself", False)])
+def test_a_write_between_forward_and_backward(name, raises):
+    """Autograd tells of writes to what save_for_backward has got, and only of these."""
+    custom = {"mish": Mish, "a tensor in the context": Kept, "the gradient itself": Passes}[name]
+    fn, compiled = (f := lambda x, w: custom.apply(x) * 2), ccompile.compile(f)
+    for i in range(4):
+        got = []
+        for f in (fn, compiled):
+            leaf, w = leaves(i)
+            x = leaf * 1
+            y = f(x, w)
+            with torch.no_grad():
+                x.add_(1)
+            try:
+                y.sum().backward()
+                got.append(leaf.grad)
+            except RuntimeError as e:
+                assert "modified by an inplace operation" in str(e)
+                got.append("raised")
+        assert (got[0] == "raised") == raises
+        assert got[1] == "raised" if raises else torch.allclose(got[1], got[0])
+
+
+@pytest.mark.parametrize("retain", [True, False])
+def test_a_second_backward(retain):
+    fn = IN_STAGES["quantised"]
+    for f in (fn, compiled := ccompile.compile(fn)):
+        for i in range(3):
+            x, w = leaves(i)
+            y = f(x, w).sum()
+            y.backward(retain_graph=retain)
+            if retain:
+                once = x.grad.clone()
+                y.backward()
+                assert torch.allclose(x.grad, 2 * once)
+            else:
+                with pytest.raises(RuntimeError, match="second time"):
+                    y.backward()
+    assert EAGER or not any("apply" in op for op in torchs(compiled))
+
+
+def test_what_a_context_holds_is_read_when_the_backward_runs():
+    """`ctx.x = x` is no save_for_backward: eager's backward sees what is written to x meanwhile."""
+
+    def stashed(ctx, x):
+        ctx.x = x
+        return x.exp()
+
+    custom = function(stashed, lambda ctx, g: g * ctx.x)
+    fn, compiled = (f := lambda x: custom.apply(x) * 2), ccompile.compile(f)
+    for i in range(4):
+        got = []
+        for f in (fn, compiled):
+            leaf = leaves(i)[0]
+            x = leaf * 1
+            y = f(x)
+            with torch.no_grad():
+                x.add_(1)
+            y.sum().backward()
+            got.append(leaf.grad)
+        assert torch.allclose(got[1], got[0])
+
+
+def test_a_global_that_the_backward_reads():
+    """It may change between forward and backward."""
+    global SCALE
+    fn, kept = lambda x: Global.apply(x) + 1, SCALE
+    compiled = ccompile.compile(fn)
+    try:
+        for i in range(5):
+            got = []
+            for f in (fn, compiled):
+                SCALE = 2.0
+                x = leaves(i)[0]
+                y = f(x)
+                SCALE = 3.0 + i
+                y.sum().backward()
+                got.append(x.grad)
+            assert torch.equal(got[1], got[0])
+    finally:
+        SCALE = kept
+
+
+def test_a_backward_that_is_replaced():
+    custom = function(lambda ctx, x: x * 2, lambda ctx, g: g * 2)
+    fn, compiled = (f := lambda x: custom.apply(x).exp()), ccompile.compile(f)
+    for k in (2, 2, 7, 7):
+        custom.backward = staticmethod(lambda ctx, g, k=k: g * k)
+        for i in range(2):
+            got = []
+            for f in (fn, compiled):
+                x = leaves(i)[0]
+                f(x).sum().backward()
+                got.append(x.grad)
+            assert torch.allclose(got[1], got[0]), k
+
+
+def branches(ctx, x):
+    ctx.save_for_backward(x)
+    return x * 2 if x.sum() > 0 else x * 3
+
+
+Branches = function(branches, lambda ctx, g: g * 2 if ctx.saved_tensors[0].sum() > 0 else g * 3)
+
+
+def test_what_can_not_be_recorded_is_torchs():
+    """The first recording is given up; from the second one on torch calls the Function."""
+    fn = lambda x: (Branches.apply(x * 1.5).tanh() * 2).exp()  # noqa: E731
+    compiled = ccompile.compile(fn)
+    for i in range(8):
+        got = []
+        for f in (fn, compiled):
+            x = leaves(i)[0]
+            y = f(x)
+            y.sum().backward()
+            got.append((y, x.grad))
+        torch.testing.assert_close(got[1], got[0])
+    report = ccompile.api.compiled_of(compiled).report()
+    assert report["recordings"] == 2 and not report["breaks_seen"] and len(report["give_ups"]) == 1
+    assert any("apply" in op for op in torchs(compiled))
+
+
+def test_between_batch_norms():
+    """Running statistics are written before the Function, whose result has sizes that the trace knows."""
+    import copy
+
+    first = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).double()
+    second = copy.deepcopy(first)
+    fns = [lambda x, m=m: m[2](Mish.apply(m[1](Mish.apply(m[0](x))))) for m in (first, second)]
+    compiled = ccompile.compile(fns[1])
+    for i in range(4):
+        for f in (fns[0], compiled):
+            f(leaves(i)[0].double()).pow(3).sum().backward()
+        torch.testing.assert_close([p.grad for p in second.parameters()], [p.grad for p in first.parameters()])
+        torch.testing.assert_close(second.state_dict(), first.state_dict())
+    report = ccompile.api.compiled_of(compiled).report()
+    assert report["recordings"] == 1 and not report["breaks_seen"] and not any("apply" in op for op in torchs(compiled))
+
+
+def test_batches_of_other_sizes():
+    fn = IN_STAGES["mish"]
+    compiled = ccompile.compile(fn)
+    for n in (4, 4, 5, 6, 3, 9, 4, 2):
+        got = []
+        for f in (fn, compiled):
+            x, w = torch.linspace(-2, 2, 4 * n).reshape(n, 4).requires_grad_(), leaves(0)[1]
+            f(x, w).backward()
+            got.append((x.grad, w.grad))
+        torch.testing.assert_close(got[1], got[0])
+    assert ccompile.api.compiled_of(compiled).report()["recordings"] <= 3
+
+
+def test_under_autocast():
+    fn = IN_STAGES["a linear layer"]
+    compiled = ccompile.compile(fn)
+    for i in range(4):
+        got = []
+        for f in (fn, compiled):
+            given = leaves(i)
+            with torch.autocast("cpu", torch.bfloat16):
+                y = f(*given)
+            y.sum().backward()
+            got.append((y, *[g.grad for g in given]))
+        torch.testing.assert_close(got[1], got[0], rtol=2e-2, atol=2e-2)

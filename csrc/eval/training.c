@@ -115,7 +115,7 @@ static const char *refusal(const CcTraining *t, int node) {
     }
     if (cc_repeat_takes(n)) return cc_rules_take(g, node) ? NULL : no_derivative;
     if (n->op == CC_OP_draw) return "torch's generator draws its random numbers";
-    if (n->op == CC_OP_host) return "only torch implements this op, or these arguments of it";
+    if (n->op == CC_OP_host && n->function == 0) return "only torch implements this op, or these arguments of it";
     if (n->flags & CC_N_RANDOM) return "torch's generator draws its random numbers";
     if (n->flags & CC_N_WRITES) return "it writes to existing memory";
     if (n->flags != 0 || n->n_out == 0) return "it may have effects that only torch knows";
@@ -156,6 +156,7 @@ static bool has_view_result(const CcGraph *g, const CcStage *s) {
 
 /* How many nodes of autograd's graph, at least, eager makes of this one; views are made again. */
 static int ops_of_eager(const CcNode *n) {
+    if (n->function != 0) return LEAST_OPS; /* Python code forward and backward */
     switch (n->op) {
     case CC_OP_cross_entropy:
     case CC_OP_cosine_embedding:

@@ -110,6 +110,14 @@ bool cc_attention_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 /* Replaces attention_dropped by products, a softmax and pointwise nodes. */
 void cc_attention_lower(CcGraph *g);
 
+/* ---- function.c: custom autograd.Functions ---- */
+void cc_function_split(CcGraph *g); /* replaces calls by their forward, with a mark behind it */
+bool cc_function_is_mark(const CcNode *n);
+bool cc_function_apply(Adjoint *a, const CcNode *mark);       /* as cc_rules_apply */
+int cc_function_result(const CcGraph *g, const CcNode *mark); /* the call's result */
+/* Marks the values that eager saves for the backward. */
+void cc_function_kept(const CcGraph *g, const CcNode *mark, bool *kept);
+
 /* ---- joint.c: replaces nodes by those that rules.c differentiates: with autocast's casts, and recurrent layers as their
  * parts ---- */
 void cc_joint_spell(CcGraph *g);

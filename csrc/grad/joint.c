@@ -14,6 +14,7 @@ static CcGraph *part_of(const CcGraph *g, const Nodes *nodes) {
     CcGraph *out = cc_graph_new();
     cc_vec_copy(&out->val, &g->val);
     cc_vec_copy(&out->operand, &g->operand);
+    cc_graph_share_functions(out, g);
     for (int v = 0; v < out->val.n; v++) {
         out->val.at[v].def = -1;
         out->val.at[v].is_output = false;
@@ -311,13 +312,17 @@ static int weight_at(CcOpId op) {
 }
 
 static void save_weights(Cut *c) {
+    bool *kept = cc_mem_get((size_t)c->g->val.n + 1);
     for (int i = 0; i < c->n_forward; i++) {
         const CcNode *n = &c->g->node.at[i];
         const int at = weight_at((CcOpId)n->op);
+        if (cc_function_is_mark(n)) cc_function_kept(c->g, n, kept);
         if (at < 0 || at >= n->n_in || !cc_rules_needs(c->g, n->out0)) continue;
         const CcOperand *o = cc_graph_operand(c->g, n, at);
-        if (o->kind == CC_IN_VALUE && c->exists[o->value]) c->saved[o->value] = true;
+        if (o->kind == CC_IN_VALUE) kept[o->value] = true;
     }
+    for (int v = 0; v < c->g->val.n; v++) c->saved[v] = c->saved[v] || (kept[v] && c->exists[v]);
+    free(kept);
 }
 
 /* Chooses what is saved, among what `first` saves. */
@@ -363,7 +368,8 @@ static void halve(const CcGraph *g, int n_forward, const CcGraph *whole, const C
     find_shown(&c, whole, s);
     find_live(g, n_forward, out, live);
     choose_saved(&c, live, first);
-    for (int i = 0; i < n_forward; i++) cc_vec_push(&forward, i);
+    for (int i = 0; i < n_forward; i++)
+        if (!cc_function_is_mark(&g->node.at[i])) cc_vec_push(&forward, i);
     for (int i = n_forward; i < g->node.n; i++) list_behind(g, i, live, &backward);
     out->forward = part_of(g, &forward);
     out->backward = part_of(g, &backward);
@@ -389,6 +395,7 @@ static void halve(const CcGraph *g, int n_forward, const CcGraph *whole, const C
 
 void cc_joint_spell(CcGraph *g) {
     bool recurrent = false;
+    cc_function_split(g);
     cc_casts_split(g);
     for (int i = 0; i < g->node.n; i++) recurrent |= cc_op_info((CcOpId)g->node.at[i].op)->kind == CC_K_RNN;
     if (!recurrent) return;

@@ -515,10 +515,12 @@ static bool apply(Adjoint *a, const CcNode *n) {
 
 bool cc_rules_apply(Adjoint *a, int node) {
     const CcNode n = a->g->node.at[node];
-    bool given = false, wanted = false;
+    const bool mark = cc_function_is_mark(&n);
+    if (n.function != 0 && !mark) return true; /* its mark stands for the whole function */
+    bool given = mark && a->grad[cc_function_result(a->g, &n)] >= 0, wanted = false;
     for (int k = 0; k < n.n_out; k++) given = given || a->grad[n.out0 + k] >= 0;
     for (int k = 0; k < n.n_in; k++) wanted = wanted || wants(a, *cc_graph_operand(a->g, &n, k));
-    return !given || !wanted || apply(a, &n);
+    return !given || !wanted || (mark ? cc_function_apply(a, &n) : apply(a, &n));
 }
 
 bool cc_rules_needs(const CcGraph *g, int value) {
@@ -548,6 +550,8 @@ static CcGraph *alone(const CcGraph *g, const CcNode *n) {
     }
     for (int k = 0; k < n->n_out; k++) types[k] = g->val.at[n->out0 + k].type;
     cc_graph_node(out, (CcOpId)n->op, 0, -1, in, n->n_in, types, n->n_out);
+    out->node.at[0].function = n->function;
+    cc_graph_share_functions(out, g);
     cc_joint_spell(out);
     free(in);
     free(types);
@@ -596,6 +600,13 @@ static bool saves_unread(const CcGraph *g, const CcNode *n) {
     return (n->op == CC_OP_mul || n->op == CC_OP_div) && cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE;
 }
 
+static bool keeps(const CcGraph *g, const CcNode *n) {
+    const CcFunction *f = n->function != 0 ? cc_graph_function(g, n) : NULL;
+    for (int k = 0; f != NULL && k <= f->n_in; k++)
+        if (f->kept[k]) return true;
+    return false;
+}
+
 /* A value that is a view or a copy, made inside of the node, of one below `to`: that one. */
 static int copied_from(const CcGraph *g, int value, int to) {
     for (int def; value >= to && (def = g->val.at[value].def) >= 0; value = cc_graph_source(g, &g->node.at[def]))
@@ -621,7 +632,8 @@ static bool backward_reads(const CcGraph *g, const CcNode *node, int from, int t
 }
 
 bool cc_rules_saves(const CcGraph *g, int node) {
-    return backward_reads(g, &g->node.at[node], 0, -1) || saves_unread(g, &g->node.at[node]);
+    const CcNode *n = &g->node.at[node];
+    return backward_reads(g, n, 0, -1) || saves_unread(g, n) || keeps(g, n);
 }
 
 /* alone() numbers a node's operands in order, then its results. */

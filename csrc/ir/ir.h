@@ -253,6 +253,9 @@ typedef struct CcNode {
     uint8_t kept;
     /* only inside the pipeline: the operands differ from the recorded ones, so the host can't replay the node */
     uint8_t rewritten;
+    /* 0, or 1 + the CcFunction (CcGraph.functions) of which this is a call; or, where grad/function.c has spelled the call out,
+     * of which this is a part */
+    int32_t function;
 } CcNode;
 
 /* Whether the node has effects that no value shows: such nodes keep their order. */
@@ -286,6 +289,22 @@ typedef struct CcVal {
     int64_t offset;
 } CcVal;
 
+/* A custom autograd.Function with one result, for operands of these types: what its forward and its backward compute. The
+ * first values of `graph` are the call's tensor operands; the next one is the gradient of the result. Its first n_forward
+ * nodes compute the result, which the last of them makes; the others are the backward's. */
+typedef struct CcFunction {
+    struct CcGraph *graph;
+    int n_in; /* tensor operands */
+    int n_forward;
+    int result;    /* value */
+    int *grad;     /* [operand] value, of the operand's shape and dtype; -1: None */
+    uint8_t *kept; /* [operand, then the result] save_for_backward has got it */
+} CcFunction;
+typedef struct CcFunctions {
+    int refs; /* copies of a graph share them */
+    CC_VEC(CcFunction) at;
+} CcFunctions;
+
 typedef struct CcEdit {
     enum { CC_EDIT_NODE, CC_EDIT_VAL, CC_EDIT_OPERAND } what;
     int at;
@@ -314,11 +333,19 @@ typedef struct CcGraph {
     /* per value: number of node operands that read it or a window of it (windows as of the start of the pass) */
     int *reads;
     int n_reads;
+    CcFunctions *functions; /* NULL: none */
 } CcGraph;
 
 CcGraph *cc_graph_new(void);
 CcGraph *cc_graph_copy(const CcGraph *g);
 void cc_graph_free(CcGraph *g);
+/* Takes over what `f` holds. -> its CcNode.function; 0: it holds nothing */
+int cc_graph_add_function(CcGraph *g, CcFunction *f);
+void cc_graph_share_functions(CcGraph *to, const CcGraph *from); /* `to` has none */
+static inline const CcFunction *cc_graph_function(const CcGraph *g, const CcNode *n) {
+    return &g->functions->at.at[n->function - 1];
+}
+void cc_function_free(CcFunction *f);
 const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i); /* i < n->n_in */
 /* The value of the first operand; -1: there is none, or it is not a tensor. */
 static inline int cc_graph_source(const CcGraph *g, const CcNode *n) {

@@ -40,6 +40,21 @@ static const char templates[] =
     "def broadcaster(to):\n"
     "    return lambda tensors: tuple([\n"
     "        t if t.shape == tensors[to].shape else t.expand_as(tensors[to]) for t in tensors])\n"
+    "class Context:\n"
+    "    saved_tensors = ()\n"
+    "    def save_for_backward(self, *tensors):\n"
+    "        self.saved_tensors = tensors\n"
+    "def differentiated(Context):\n"
+    "    def run(function, apart, needs, inputs, gradient):\n"
+    "        context = Context()\n"
+    "        context.needs_input_grad = needs\n"
+    "        if apart:\n"
+    "            result = function.forward(*inputs)\n"
+    "            function.setup_context(context, inputs, result)\n"
+    "        else:\n"
+    "            result = function.forward(context, *inputs)\n"
+    "        return result, function.backward(context, gradient), context\n"
+    "    return run\n"
     "def through():\n"
     "    return lambda function, *args, use_reentrant=None, preserve_rng_state=None, early_stop=None, **named: (\n"
     "        function(*args, **named))\n"
@@ -120,6 +135,11 @@ PyObject *cc_backcall_around(CcRec *rec, const char *template, PyObject *f) {
     PyObject *args = PyTuple_Pack(1, f), *made = args != NULL ? cc_backcall_template(rec, template, args) : NULL;
     Py_XDECREF(args);
     return made;
+}
+
+PyObject *cc_backcall_function(CcRec *rec) {
+    PyObject *context = template_named("Context");
+    return context != NULL ? cc_backcall_around(rec, "differentiated", context) : NULL;
 }
 
 PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f) { return cc_backcall_around(rec, "wrap", f); }

@@ -279,7 +279,7 @@ static CcGo look_module(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
 /* A part of a tensor, read by C code or a property of torch. */
 static CcGo part_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
     const CcTorch torch = cc_torch_attr(o, name);
-    if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_node_tells_size(PyUnicode_AsUTF8(name)))
+    if (torch.cls == CC_T_META && cc_node_unsized(rec, o) && cc_sym_tells_size(PyUnicode_AsUTF8(name)))
         return cc_rec_break(rec, act, CC_R_DATA_SHAPE, PyUnicode_AsUTF8(name));
     const char *said = torch.name != NULL ? torch.name : PyUnicode_AsUTF8(name);
     if (torch.cls == CC_T_VALUE) return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, said);

@@ -290,10 +290,10 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
         for (int i = 0; i < c->n; i++) {
             if (cc_tens_is(c->in[i]) && cc_value_origin(rec, c->in[i]) == CC_O_UNKNOWN) /* no guard describes it */
                 return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "tensor");
-            if (cc_node_unsized(rec, c->in[i]) && cc_node_tells_size(t->name))
+            if (cc_node_unsized(rec, c->in[i]) && cc_sym_tells_size(t->name))
                 return cc_rec_break(rec, act, CC_R_DATA_SHAPE, t->name);
         }
-        if (!cc_node_tells_size(t->name)) return CC_OK;
+        if (!cc_sym_tells_size(t->name)) return CC_OK;
         const CcCallSpec spec = cc_call_spec(c, t->name != NULL ? t->name : "metadata");
         return cc_sym_call(rec, act, ev, &spec);
     case CC_T_VALUE: return cc_rec_break(rec, act, CC_R_TENSOR_VALUE, t->name);
@@ -303,7 +303,8 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     }
     case CC_T_BREAK: return cc_call_torch(rec, act, t->name, t->why);
     case CC_T_APPLY:
-        if (cc_mode_grad_now() && cc_kernel_pure(rec, c->func, c->in, c->n)) {
+        if (!cc_opaque_differentiates(rec, c->in, c->n)) return CC_OK;
+        if (cc_kernel_pure(rec, c->func, c->in, c->n)) {
             const CcGo go = torch_operands(rec, act, c, false);
             return go != CC_OK ? go : cc_opaque_apply(rec, act, ev, c->func, c->in, c->n, c->kwnames);
         }

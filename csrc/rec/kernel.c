@@ -207,10 +207,13 @@ static bool pure_code(PyCodeObject *co, PyObject *globals) {
 }
 
 /* A class method that does not read its class, whose attributes may change, is like a static method. */
-static bool reads_class(PyFunctionObject *f, PyObject *wrapper) {
-    const CcCode *code = Py_IS_TYPE(wrapper, &PyClassMethod_Type) ? cc_code_get((PyCodeObject *)f->func_code) : NULL;
+static bool reads_class(PyFunctionObject *f, PyObject *cls, const char *name) {
+    PyObject *s = cc_obj_intern(name), *found = cc_type_lookup((PyTypeObject *)cls, s);
+    Py_DECREF(s);
+    if (!Py_IS_TYPE(found, &PyClassMethod_Type)) return false;
+    const CcCode *code = cc_code_get((PyCodeObject *)f->func_code);
     cc_raised_clear();
-    return Py_IS_TYPE(wrapper, &PyClassMethod_Type) && (code == NULL || cc_code_live(code, 0, 0));
+    return code == NULL || cc_code_live(code, 0, 0);
 }
 
 /* Numbers and texts. A function in a cell might write or draw. */
@@ -222,7 +225,8 @@ static bool plain_cells(const PyFunctionObject *f) {
     return true;
 }
 
-static bool pure_method(PyObject *cls, const char *name) {
+/* The function of a static method or a class method, which the class keeps alive; NULL: it has no such method. */
+static PyFunctionObject *function_of(PyObject *cls, const char *name) {
     PyObject *s = cc_obj_intern(name), *found = cc_type_lookup((PyTypeObject *)cls, s);
     Py_DECREF(s);
     const bool bound =
@@ -230,9 +234,68 @@ static bool pure_method(PyObject *cls, const char *name) {
     PyObject *f = bound ? PyObject_GetAttrString(found, "__func__") : NULL;
     Py_XDECREF(f); /* the method keeps it alive */
     cc_raised_clear();
-    return f != NULL && PyFunction_Check(f) && plain_cells((PyFunctionObject *)f) && keeps(f, DEPTH) &&
-           !reads_class((PyFunctionObject *)f, found) &&
-           pure_code((PyCodeObject *)((PyFunctionObject *)f)->func_code, ((PyFunctionObject *)f)->func_globals);
+    return f != NULL && PyFunction_Check(f) ? (PyFunctionObject *)f : NULL;
+}
+
+PyObject *cc_kernel_forward(PyObject *cls) {
+    const PyFunctionObject *f = function_of(cls, "forward");
+    return f != NULL ? f->func_code : NULL;
+}
+
+bool cc_kernel_sets_up_apart(PyObject *cls) {
+    static PyObject *base;
+    if (base == NULL) base = cc_obj_of_module("torch.autograd", "Function");
+    return base != NULL && function_of(cls, "setup_context") != function_of(base, "setup_context");
+}
+
+/* Names that tell an alias without a gradient from the tensor itself, or grad mode. */
+static bool tells_aliases(PyCodeObject *co) {
+    static const char *const names[] = {"requires_grad",   "is_leaf", "grad_fn",         "_version", "_base",
+                                        "is_grad_enabled", "storage", "untyped_storage", "data_ptr"};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++)
+        for (int k = 0; k < CC_COUNT(names); k++)
+            if (cc_text_is(PyTuple_GET_ITEM(co->co_names, i), names[k])) return true;
+    return false;
+}
+
+/* A number or text among the globals may be another one when autograd calls the backward. */
+static bool reads_constants(PyCodeObject *co, PyObject *globals) {
+    const CcCode *code = cc_code_get(co);
+    if (code == NULL) cc_raised_clear();
+    for (int i = 0; code != NULL && i < code->n; i++) {
+        if (code->insn[i].op != CC_INSN_GLOBAL) continue;
+        PyObject *o = PyDict_GetItemWithError(globals, PyTuple_GET_ITEM(co->co_names, code->insn[i].arg));
+        if (o != NULL && !cc_kernel_plain(o)) return true;
+    }
+    return code == NULL;
+}
+
+/* What torch's decorator once_differentiable has wrapped. */
+static PyFunctionObject *unwrapped(PyFunctionObject *f) {
+    static PyObject *decorator;
+    if (decorator == NULL) decorator = cc_obj_of_module("torch.autograd.function", "once_differentiable");
+    PyObject *inner = f != NULL && f->func_dict != NULL ? cc_obj_item(f->func_dict, "__wrapped__") : NULL;
+    const bool is = inner != NULL && PyFunction_Check(inner) && decorator != NULL && PyFunction_Check(decorator) &&
+                    f->func_globals == ((PyFunctionObject *)decorator)->func_globals;
+    return is ? (PyFunctionObject *)inner : f;
+}
+
+bool cc_kernel_derives(PyObject *cls) {
+    static const char *const others[] = {"forward", "setup_context"};
+    PyFunctionObject *f = unwrapped(function_of(cls, "backward"));
+    if (f == NULL || f->func_closure != NULL || !keeps((PyObject *)f, DEPTH)) return false;
+    PyCodeObject *co = (PyCodeObject *)f->func_code;
+    for (int i = 0; i < CC_COUNT(others); i++) {
+        const PyFunctionObject *other = function_of(cls, others[i]);
+        if (other == NULL || tells_aliases((PyCodeObject *)other->func_code)) return false;
+    }
+    return pure_code(co, f->func_globals) && !tells_aliases(co) && !reads_constants(co, f->func_globals);
+}
+
+static bool pure_method(PyObject *cls, const char *name) {
+    PyFunctionObject *f = function_of(cls, name);
+    return f != NULL && plain_cells(f) && keeps((PyObject *)f, DEPTH) && !reads_class(f, cls, name) &&
+           pure_code((PyCodeObject *)f->func_code, f->func_globals);
 }
 
 bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n) {

@@ -206,41 +206,6 @@ bool cc_node_unsized(CcRec *rec, PyObject *o) {
            cc_map_find(&rec->unsized, (const void *)(intptr_t)(p->id + 1)) != NULL;
 }
 
-bool cc_node_tells_size(const char *name) {
-    static const char *const sizeless[] = {"dtype",
-                                           "device",
-                                           "layout",
-                                           "ndim",
-                                           "dim",
-                                           "ndimension",
-                                           "is_cuda",
-                                           "is_cpu",
-                                           "is_floating_point",
-                                           "is_complex",
-                                           "is_signed",
-                                           "is_sparse",
-                                           "is_leaf",
-                                           "requires_grad",
-                                           "element_size",
-                                           "itemsize",
-                                           "get_device",
-                                           "is_meta",
-                                           "is_quantized",
-                                           "is_nested",
-                                           "is_conj",
-                                           "is_neg",
-                                           "is_mps",
-                                           "is_xla",
-                                           "_has_torch_function",
-                                           "_has_torch_function_unary",
-                                           "_has_torch_function_variadic"};
-    const char *dot = name != NULL ? strrchr(name, '.') : NULL;
-    if (name == NULL) return true;
-    for (int i = 0; i < CC_COUNT(sizeless); i++)
-        if (strcmp(dot != NULL ? dot + 1 : name, sizeless[i]) == 0) return false;
-    return true;
-}
-
 /* Whether the sizes of a node's results depend on symbols. */
 static bool takes_symbols(CcRec *rec, const CcCallSpec *spec, const Operands *operands) {
     for (int i = 0; i < operands->n; i++)
@@ -560,6 +525,7 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
     n->repeatable = action->undo != CC_UNDO_NOT;
     n->kept = spec->kernel == CC_KERNEL_PYTHON;
     n->checkpoint = rec->checkpoint;
+    n->function = spec->function != NULL ? cc_graph_add_function(t->graph, spec->function) : 0;
     t->ops++;
     for (int i = 0; unsized && i < made->n; i++)
         cc_map_put(&rec->unsized, (const void *)(intptr_t)(n->out0 + i + 1), 1);

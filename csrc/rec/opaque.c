@@ -2,8 +2,8 @@
  *
  *   torch.ops.lib.op(x)     Python of torch's dispatcher around a registered op: one node, as for torch's C functions
  *   torch.manual_seed(0)    Python code that sets torch's own state (NODE in library.def): also one node
- *   Function.apply(x)       C code around a Python forward(ctx, ...): if grad mode is off, forward is recorded, and the
- *                           rest has no effect; otherwise the call is a node if forward is pure, else a break
+ *   Function.apply(x)       C code around a Python forward(ctx, ...): if no gradient is needed, forward is recorded, and
+ *                           the rest has no effect; otherwise the call is a node if forward is pure, else a break
  *   o.__reduce_ex__(4)      C code that gives copy.deepcopy the parts of an object: read here instead */
 #include "rec_events.h"
 
@@ -151,24 +151,41 @@ static void guard_function_class(CcRec *rec, PyObject *cls) {
     }
 }
 
-/* In a replay torch calls forward; later, autograd calls backward. */
+bool cc_opaque_differentiates(CcRec *rec, PyObject *const *in, int n) {
+    bool requires = false;
+    if (!cc_mode_grad_now()) return false;
+    if (!cc_mode_grad(&rec->mode)) rec->read_grad = true; /* otherwise guards check it anyway */
+    for (int i = 0; i < n; i++) {
+        if (!cc_tens_is(in[i])) continue;
+        cc_value_requires_read(rec, in[i]);
+        requires = requires || cc_tens_requires_grad(in[i]);
+    }
+    return requires;
+}
+
+/* In a replay torch calls forward, and later autograd calls backward; or a stage computes both (function.c). */
 CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     guard_function_class(rec, PyCFunction_GET_SELF(f));
     cc_vec_push(&rec->keep, Py_NewRef(f));
     ev->result = cc_call_unseen(act, f, in, n, kwnames);
     (void)cc_look_take_read(); /* forward may read data, because a replay calls it again */
     if (ev->result != NULL && checkable(ev->result)) {
-        const bool checked = !rec->trace->impure;
+        CcFunction function;
+        if (!cc_function_record(rec, act, PyCFunction_GET_SELF(f), in, n, ev->result, &function)) return CC_DONE;
+        /* the sizes of what could be recorded follow from those of the operands */
+        const bool checked = !rec->trace->impure && function.graph == NULL;
         const CcCallSpec spec = {.form = CC_F_CALL,
                                  .target = f,
                                  .kwnames = kwnames,
                                  .in = in,
                                  .n = n,
                                  .name = "Function.apply",
-                                 .dynamic = !checked,
+                                 .dynamic = !checked && function.graph == NULL,
                                  .kernel = CC_KERNEL_KEEPS,
-                                 .checked = checked};
+                                 .checked = checked,
+                                 .function = &function};
         (void)cc_node_add(rec, act, &spec, ev->result);
+        cc_function_free(&function);
         return CC_DONE;
     }
     PyObject *type, *value, *tb;

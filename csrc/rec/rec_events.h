@@ -130,6 +130,9 @@ CC_BORROW PyObject *cc_backcall_template(CcRec *rec, const char *name, PyObject 
  * template: of backcall.c; "wrap" passes the arguments on. */
 CC_BORROW PyObject *cc_backcall_around(CcRec *rec, const char *template, PyObject *f);
 CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f); /* by "wrap" */
+/* Calls the forward and the backward of an autograd.Function: (class, whether it has a setup_context, which operands need
+ * gradients, operands, gradient of the result) -> (result, gradients, context). */
+CC_BORROW PyObject *cc_backcall_function(CcRec *rec);
 /* Performs the event by a call of f, which rec->keep holds. */
 CcGo cc_backcall_perform(CcEvent *ev, PyObject *f, PyObject *const *in, int n);
 CC_BORROW PyObject *cc_backcall_add(CcRec *rec); /* a Python function that adds two objects */
@@ -173,6 +176,12 @@ typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
 CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
                       PyObject *kwnames);
 
+/* ---- function.c ---- */
+/* Records what the class's forward and backward compute, for these operands; f->graph: NULL, if that can't be recorded. result:
+ * what Function.apply has returned. False: the recording has ended. */
+bool cc_function_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
+                        CcFunction *f);
+
 /* ---- opaque.c ---- */
 CC_MUST int cc_opaque_init(void);
 bool cc_opaque_is_op(PyObject *o); /* an op of torch.ops */
@@ -181,7 +190,9 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
 bool cc_opaque_sets(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_opaque_set(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n);
 bool cc_opaque_context(PyObject *o); /* the ctx that Function.apply makes for forward */
-/* Function.apply under grad mode, as one node; its forward is pure (cc_kernel_pure). */
+/* Whether autograd makes a node for a Function.apply of these operands. */
+bool cc_opaque_differentiates(CcRec *rec, PyObject *const *in, int n);
+/* Such a call as one node; its forward is pure (cc_kernel_pure). */
 CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result);
 CcGo cc_opaque_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);

@@ -446,8 +446,8 @@ void cc_site_before(CcRec *rec, int level);
 /* Marks the outermost call of copy.deepcopy, if any: addresses of this call's objects are keys of its memo, so its
  * frames can't be rebuilt in another call. */
 bool cc_site_copy(CcRec *rec);
-/* in place of a site's pc: generators of this code are not adopted */
-enum { CC_SITE_ADOPTION = -1 };
+/* in place of a site's pc: generators of this code are not adopted; torch alone calls autograd.Functions with this forward */
+enum { CC_SITE_ADOPTION = -1, CC_SITE_FUNCTION = -2 };
 bool cc_site_may_adopt(const CcRec *rec, const PyCodeObject *generator);
 
 /* ---- plain.c ---- */
@@ -557,7 +557,8 @@ typedef struct CcCallSpec {
     bool makes;           /* its result may be an object of torch's that no guard describes: a value of the graph */
     bool safe;            /* does not raise depending on data */
     CcKernel kernel;
-    bool checked; /* a replay compares its results' metadata with the recorded ones */
+    bool checked;         /* a replay compares its results' metadata with the recorded ones */
+    CcFunction *function; /* what it computes, which the node takes over; NULL: unknown */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand has no recipe (the site is marked). */
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result);
@@ -574,8 +575,6 @@ bool cc_node_nameable(CcRec *rec, PyObject *o, int depth);
 
 /* A tensor whose shape depends on data: its metadata can't be read. */
 bool cc_node_unsized(CcRec *rec, PyObject *o);
-/* Whether a metadata reader of this name ("Tensor.size") reads sizes: dtype, device and rank don't depend on data. */
-bool cc_node_tells_size(const char *name);
 /* Builds the recipes of the effects' operands; false: rec->unbuildable. */
 bool cc_node_finish_effects(CcRec *rec, CcMap *memo);
 void cc_node_clear_effects(CcRec *rec);
@@ -593,6 +592,8 @@ static inline bool cc_sym_number(PyObject *o) { return PyLong_CheckExact(o) || P
 bool cc_sym_sized(CcRec *rec, PyObject *tensor); /* its sizes depend on symbols */
 bool cc_sym_value(CcRec *rec, int value);        /* the same for a graph value */
 void cc_sym_mark(CcRec *rec, int value);
+/* Whether a metadata reader of this name ("Tensor.size") reads sizes: dtype, device and rank don't depend on data. */
+bool cc_sym_tells_size(const char *name);
 unsigned cc_sym_dims(CcRec *rec, int guard, PyObject *tensor,
                      const CcType *type);                     /* bit set of the dims that will be symbolic */
 void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor); /* it has symbolic dims */
@@ -691,6 +692,11 @@ CcKernel cc_kernel_of(CcRec *rec, const char *name); /* a callable of torch.ops,
  * code changes and the trace reads later. */
 /* Whether the forward of this Function.apply accesses only its operands, writes to none and draws no random numbers. */
 bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n);
+/* Whether the backward of this autograd.Function, too, accesses only its operands, and no function of it tells aliases of its
+ * operands from these. */
+bool cc_kernel_derives(PyObject *cls);
+CC_BORROW PyObject *cc_kernel_forward(PyObject *cls); /* the code of its forward; NULL: it has none in Python */
+bool cc_kernel_sets_up_apart(PyObject *cls);          /* it has a setup_context, so that forward gets no context */
 /* The name of an attribute or a function that writes to a tensor, draws random numbers, or sets torch's state. */
 bool cc_kernel_impure_name(PyObject *name);
 bool cc_kernel_plain(PyObject *o); /* a module of torch, or a builtin that reads only its operands */

@@ -208,6 +208,42 @@ static void settle_all(CcRec *rec, PyObject *const *in, int n) {
     }
 }
 
+bool cc_sym_tells_size(const char *name) {
+    static const char *const sizeless[] = {"dtype",
+                                           "device",
+                                           "layout",
+                                           "ndim",
+                                           "dim",
+                                           "ndimension",
+                                           "is_cuda",
+                                           "is_cpu",
+                                           "is_floating_point",
+                                           "is_complex",
+                                           "is_signed",
+                                           "is_sparse",
+                                           "is_leaf",
+                                           "requires_grad",
+                                           "unwrap_if_dead",
+                                           "element_size",
+                                           "itemsize",
+                                           "get_device",
+                                           "is_meta",
+                                           "is_quantized",
+                                           "is_nested",
+                                           "is_conj",
+                                           "is_neg",
+                                           "is_mps",
+                                           "is_xla",
+                                           "_has_torch_function",
+                                           "_has_torch_function_unary",
+                                           "_has_torch_function_variadic"};
+    const char *dot = name != NULL ? strrchr(name, '.') : NULL;
+    if (name == NULL) return true;
+    for (int i = 0; i < CC_COUNT(sizeless); i++)
+        if (strcmp(dot != NULL ? dot + 1 : name, sizeless[i]) == 0) return false;
+    return true;
+}
+
 void cc_sym_settle_iterated(CcRec *rec, PyObject *const *in, int n) {
     for (int i = 0; i < n; i++)
         if (in[i] == Py_None || (PyCallable_Check(in[i]) && cc_call_function(in[i]) == NULL)) {
@@ -408,7 +444,7 @@ CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject
     const char *text = PyUnicode_AsUTF8(name);
     PyObject *d = cc_sym_sized(rec, tensor) ? cc_type_lookup(Py_TYPE(tensor), name) : NULL;
     if (d == NULL || !Py_IS_TYPE(d, &PyGetSetDescr_Type) || cc_torch_attr(tensor, name).cls != CC_T_META ||
-        !cc_node_tells_size(text))
+        !cc_sym_tells_size(text))
         return CC_OK;
     const CcProv *p = cc_value_find(rec, tensor);
     const unsigned fixed =

@@ -225,9 +225,11 @@ void cc_mode_undo_nesting(PyObject *f) {
     Py_XDECREF(depth);
 }
 
-void cc_mode_restore_grad(const CcMode *m) {
-    if (read_one(M_GRAD) != m->v[M_GRAD]) set_row(M_GRAD, m->v[M_GRAD]);
+void cc_mode_set_grad(bool on) {
+    if (cc_mode_grad_now() != on) set_row(M_GRAD, on);
 }
+
+void cc_mode_restore_grad(const CcMode *m) { cc_mode_set_grad(cc_mode_grad(m)); }
 
 CcDtype cc_mode_default_dtype(void) {
     PyObject *torch = PyImport_ImportModule("torch");

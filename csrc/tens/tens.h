@@ -105,6 +105,7 @@ bool cc_mode_grad_now(void);                /* grad mode is on right now; the re
 /* DeviceContexts decide the default device right now, and no other torch-function mode is active */
 bool cc_mode_device_now(void);
 void cc_mode_restore_grad(const CcMode *mode); /* sets grad mode as in `mode` */
+void cc_mode_set_grad(bool on);
 /* also restores all other state that graphs set, except autocast's nesting depth */
 void cc_mode_restore(const CcMode *mode);
 /* undoes a call of this function if the call changed autocast's nesting depth */

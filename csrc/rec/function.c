@@ -1,0 +1,343 @@
+/* function: what a custom autograd.Function computes (CcFunction).
+ *
+ * Under grad mode a call of Function.apply is one node (opaque.c), for which torch can always call it. While recording, its
+ * forward and its backward are also run once more, on aliases of the operands and a gradient of ones, and recorded in a graph
+ * of their own, so that a stage of compiled training can contain the call (grad/function.c). The backward runs early: it must
+ * be pure, and read nothing but its context, its gradient and functions of torch. Then the two are calls like any other: what
+ * they read of the world outside has guards. If they do what can't be recorded, the recording ends, and the next one leaves
+ * this Function to torch (CC_SITE_FUNCTION). */
+#include "rec_events.h"
+
+/* ------------------------------------------------------------------ a graph aside */
+
+/* What the recording of the call's surroundings has, meanwhile. */
+typedef struct Aside {
+    CcTrace *outer; /* only what swap() exchanges */
+    CcMap input_of, unsized, sized;
+    int n_prov, n_sites, n_effects;
+    bool grad;
+} Aside;
+
+#define SWAP(a, b)                                                                                                     \
+    do {                                                                                                               \
+        __typeof__(a) held = (a);                                                                                      \
+        (a) = (b);                                                                                                     \
+        (b) = held;                                                                                                    \
+    } while (0)
+
+/* Exchanges what nodes are added to. */
+static void swap(CcTrace *a, CcTrace *b) {
+    SWAP(a->graph, b->graph);
+    SWAP(a->input, b->input);
+    SWAP(a->input_value, b->input_value);
+    SWAP(a->saved, b->saved);
+    SWAP(a->rewritten, b->rewritten);
+    SWAP(a->gave, b->gave);
+    SWAP(a->node, b->node);
+    SWAP(a->args, b->args);
+    SWAP(a->recipes, b->recipes);
+    SWAP(a->born, b->born);
+    SWAP(a->writes, b->writes);
+    SWAP(a->needs_grad, b->needs_grad);
+    SWAP(a->retry, b->retry);
+    SWAP(a->impure, b->impure);
+    SWAP(a->lasting, b->lasting);
+    SWAP(a->redraws, b->redraws);
+    SWAP(a->python, b->python);
+    SWAP(a->ops, b->ops);
+}
+
+static void swap_maps(CcRec *rec, Aside *a) {
+    SWAP(rec->input_of, a->input_of);
+    SWAP(rec->unsized, a->unsized);
+    SWAP(rec->sized, a->sized);
+}
+
+static void begin(CcRec *rec, Aside *a) {
+    *a = (Aside){.outer = cc_mem_get(sizeof *a->outer),
+                 .n_prov = rec->prov.n,
+                 .n_sites = rec->sites->at.n,
+                 .n_effects = rec->effect.n,
+                 .grad = cc_mode_grad_now()};
+    a->outer->graph = cc_graph_new();
+    swap(rec->trace, a->outer);
+    swap_maps(rec, a);
+    cc_mode_set_grad(false);
+}
+
+/* The graph that was recorded aside; NULL: nothing is recorded any more. */
+static CcGraph *end(CcRec *rec, Aside *a, const CcTrace *trace) {
+    CcGraph *graph = NULL;
+    cc_mode_set_grad(a->grad);
+    if (rec->trace == trace) {
+        cc_finalizers_sweep(rec, a->n_prov); /* the context, and what else was made */
+        for (int i = a->n_prov; i < rec->prov.n; i++)
+            if (rec->prov.at[i].object != NULL && rec->prov.at[i].origin == CC_O_VALUE)
+                cc_value_drop(rec, &rec->prov.at[i]);
+        swap_maps(rec, a);
+        swap(rec->trace, a->outer);
+        SWAP(graph, a->outer->graph);
+        a->outer->graph = cc_graph_new(); /* cc_trace_free frees one */
+    }
+    cc_map_free(&a->input_of);
+    cc_map_free(&a->unsized);
+    cc_map_free(&a->sized);
+    cc_trace_free(a->outer);
+    return graph;
+}
+
+/* ------------------------------------------------------------------ the operands */
+
+static int count_tensors(PyObject *const *in, int n) {
+    int tensors = 0;
+    for (int i = 0; i < n; i++) tensors += cc_tens_is(in[i]);
+    return tensors;
+}
+
+/* Whether sizes of the tensor vary between calls of the entry, or are unknown. */
+static bool is_resized(CcRec *rec, PyObject *o) {
+    const CcProv *p = cc_value_find(rec, o);
+    if (p == NULL || cc_node_unsized(rec, o)) return true;
+    if (p->origin == CC_O_SOURCE) return rec->trace->guards.g.at[p->id].dynamic != 0;
+    return p->origin != CC_O_VALUE || cc_sym_value(rec, p->id);
+}
+
+static bool takes(CcRec *rec, PyObject *o) {
+    CcTensor t;
+    if (!cc_tens_is(o)) return !cc_value_symbolic(rec, o) && !cc_number_varies(rec, o, 1);
+    if (!cc_tens_plain(o) || is_resized(rec, o)) return false;
+    cc_tens_read(o, true, &t);
+    return t.type.ndim >= 0 && t.type.dtype != CC_DT_OTHER;
+}
+
+/* An alias that torch does not count as a view for autograd, and the trace's name for it: an input of the graph. */
+static PyObject *alias(CcRec *rec, const CcAct *act, PyObject *o) {
+    static PyObject *detach;
+    if (detach == NULL) detach = cc_obj_of_module("torch", "detach");
+    PyObject *r = detach != NULL ? cc_call_unseen(act, detach, &o, 1, NULL) : NULL;
+    if (r == NULL) return NULL;
+    CcTensor t;
+    cc_tens_read(r, true, &t);
+    cc_value_set(rec, r, CC_O_VALUE, cc_graph_input(rec->trace->graph, &t.type));
+    return r;
+}
+
+/* A gradient for the result: ones. */
+static PyObject *gradient(CcRec *rec, const CcAct *act, PyObject *result) {
+    static PyObject *ones_like;
+    if (ones_like == NULL) ones_like = cc_obj_of_module("torch", "ones_like");
+    PyObject *ones = ones_like != NULL ? cc_call_unseen(act, ones_like, &result, 1, NULL) : NULL;
+    PyObject *r = ones != NULL ? alias(rec, act, ones) : NULL;
+    Py_XDECREF(ones);
+    return r;
+}
+
+/* The inputs: aliases, one for each tensor, and the other operands. */
+static PyObject *inputs(CcRec *rec, const CcAct *act, PyObject *const *in, int n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (int i = 0; tuple != NULL && i < n; i++) {
+        PyObject *o = cc_tens_is(in[i]) ? alias(rec, act, in[i]) : Py_NewRef(in[i]);
+        if (o == NULL) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, i, o);
+    }
+    if (tuple != NULL) cc_value_fresh(rec, tuple);
+    return tuple;
+}
+
+static PyObject *needs(PyObject *const *in, int n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (int i = 0; tuple != NULL && i < n; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(cc_tens_is(in[i]) && cc_tens_requires_grad(in[i]) ? Py_True : Py_False));
+    return tuple;
+}
+
+/* ------------------------------------------------------------------ what was recorded */
+
+/* Pure nodes with rows, of known numbers; and no tensor from outside but the operands and the gradient. Nothing here requires
+ * a gradient, so what sets grad mode has no effect. */
+static bool is_plain(const CcTrace *t, int n_inputs) {
+    const CcGraph *g = t->graph;
+    for (int i = 0; i < g->node.n; i++) {
+        const CcNode *n = &g->node.at[i];
+        if (t->node.at[n->host].state) continue;
+        if (n->op == CC_OP_host || n->flags != 0 || n->kept) return false;
+        if (n->n_out == 0 || n->n_out > CC_OPERANDS_MAX) return false;
+        for (int k = 0; k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            const bool number = o->kind == CC_IN_INT || o->kind == CC_IN_FLOAT;
+            if (o->kind == CC_IN_NUMBER || (number && o->value != 0)) return false;
+        }
+    }
+    for (int v = 0; v < g->val.n; v++) {
+        const CcVal *val = &g->val.at[v];
+        if (val->type.ndim < 0 || val->type.dtype == CC_DT_OTHER || (val->def < 0 && v >= n_inputs)) return false;
+    }
+    return true;
+}
+
+/* The input that the value is a view of, or is itself; -1: none. */
+static int shown_input(const CcGraph *g, int value) {
+    while (g->val.at[value].def >= 0) {
+        const CcNode *n = &g->node.at[g->val.at[value].def];
+        if (!cc_op_is_view(n->op)) return -1;
+        value = cc_graph_source(g, n);
+    }
+    return value;
+}
+
+static int value_of(CcRec *rec, PyObject *o) {
+    const CcProv *p = o != NULL && cc_tens_is(o) ? cc_value_find(rec, o) : NULL;
+    return p != NULL && p->origin == CC_O_VALUE ? p->id : -1;
+}
+
+/* Marks what save_for_backward has got. Autograd tells of writes to it; what is kept in another way may be written, and the
+ * backward would see that: false, if it is an operand or the result. */
+static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
+    PyObject *dict = cc_obj_dict(context), *key, *value;
+    Py_ssize_t pos = 0;
+    while (dict != NULL && PyDict_Next(dict, &pos, &key, &value)) {
+        const bool saved = cc_text_is(key, "saved_tensors");
+        const int v = value_of(rec, value);
+        if (v >= 0 && (v == f->result || shown_input(f->graph, v) >= 0)) return false;
+        if (v < 0 && !cc_value_const(value) && !PyTuple_Check(value)) return false;
+        for (Py_ssize_t i = 0; v < 0 && PyTuple_Check(value) && i < PyTuple_GET_SIZE(value); i++) {
+            PyObject *item = PyTuple_GET_ITEM(value, i);
+            const int of = value_of(rec, item), input = of >= 0 ? shown_input(f->graph, of) : -1;
+            if (of < 0 ? !cc_value_const(item) : !saved) return false;
+            if (of == f->result) f->kept[f->n_in] = true;
+            if (input >= 0 && input < f->n_in) f->kept[input] = true;
+        }
+    }
+    return dict != NULL;
+}
+
+/* The gradient of operand k: false, if it has another shape or dtype, or is no tensor of the graph. */
+static bool find_gradient(CcRec *rec, PyObject *o, CcFunction *f, int k) {
+    const CcType *t = &f->graph->val.at[k].type;
+    f->grad[k] = value_of(rec, o);
+    if (o == Py_None) return true;
+    if (f->grad[k] < 0) return false;
+    const CcType *g = &f->graph->val.at[f->grad[k]].type;
+    return cc_type_same_shape(g, t) && g->dtype == t->dtype;
+}
+
+/* Gradients of the operands that require them. */
+static bool find_gradients(CcRec *rec, PyObject *gradients, PyObject *const *in, int n, CcFunction *f) {
+    const bool one = !PyTuple_Check(gradients);
+    if (!one && PyTuple_GET_SIZE(gradients) != n) return false;
+    if (one && n != 1) return false;
+    for (int i = 0, k = 0; i < n; i++) {
+        if (!cc_tens_is(in[i])) continue;
+        f->grad[k] = -1;
+        if (cc_tens_requires_grad(in[i]) && !find_gradient(rec, one ? gradients : PyTuple_GET_ITEM(gradients, i), f, k))
+            return false;
+        k++;
+    }
+    return true;
+}
+
+/* Moves the nodes that the result depends on to the front, and drops those without a result. */
+static void sort(CcFunction *f) {
+    CcGraph *g = f->graph;
+    CC_VEC(CcNode) nodes = {0};
+    bool *read = cc_mem_get((size_t)g->val.n + 1), *forward = cc_mem_get((size_t)g->node.n + 1);
+    read[f->result] = true;
+    for (int i = g->node.n - 1; i >= 0; i--) {
+        const CcNode *n = &g->node.at[i];
+        for (int k = 0; k < n->n_out; k++) forward[i] = forward[i] || read[n->out0 + k];
+        for (int k = 0; forward[i] && k < n->n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, n, k);
+            if (o->kind == CC_IN_VALUE) read[o->value] = true;
+        }
+    }
+    for (int i = 0; i < g->node.n; i++)
+        if (forward[i]) cc_vec_push(&nodes, g->node.at[i]);
+    f->n_forward = nodes.n;
+    for (int i = 0; i < g->node.n; i++)
+        if (!forward[i] && g->node.at[i].n_out > 0) cc_vec_push(&nodes, g->node.at[i]);
+    SWAP(g->node.at, nodes.at);
+    SWAP(g->node.n, nodes.n);
+    SWAP(g->node.cap, nodes.cap);
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_out; k++) g->val.at[g->node.at[i].out0 + k].def = i;
+    cc_vec_free(&nodes);
+    free(read);
+    free(forward);
+}
+
+/* A result that is memory of its own, of the type that torch's has. */
+static bool find_result(CcRec *rec, PyObject *own, PyObject *torchs, CcFunction *f) {
+    CcTensor t;
+    f->result = value_of(rec, own);
+    const int def = f->result >= 0 ? f->graph->val.at[f->result].def : -1;
+    if (def < 0 || f->graph->node.at[def].n_out != 1 || cc_op_is_view(f->graph->node.at[def].op)) return false;
+    cc_tens_read(torchs, true, &t);
+    const CcType *type = &f->graph->val.at[f->result].type;
+    return type->dtype == t.type.dtype && type->device == t.type.device && cc_type_same_layout(type, &t.type);
+}
+
+/* told: what run() gave. Its values are those of the graph that is being recorded. */
+static bool describe(CcRec *rec, PyObject *told, PyObject *result, PyObject *const *in, int n, CcFunction *f) {
+    f->graph = rec->trace->graph;
+    f->n_in = count_tensors(in, n);
+    f->grad = cc_mem_get(sizeof *f->grad * ((size_t)f->n_in + 1));
+    f->kept = cc_mem_get((size_t)f->n_in + 1);
+    return is_plain(rec->trace, f->n_in + 1) && find_result(rec, PyTuple_GET_ITEM(told, 0), result, f) &&
+           find_gradients(rec, PyTuple_GET_ITEM(told, 1), in, n, f) && find_kept(rec, PyTuple_GET_ITEM(told, 2), f);
+}
+
+/* ------------------------------------------------------------------ recording */
+
+static bool is_left_to_torch(const CcRec *rec, const PyObject *forward) {
+    for (int i = 0; i < rec->sites->at.n; i++)
+        if (rec->sites->at.at[i].co == (const PyCodeObject *)forward && rec->sites->at.at[i].pc == CC_SITE_FUNCTION)
+            return true;
+    return false;
+}
+
+/* (result, gradients, context); NULL: the forward or the backward raises. */
+static PyObject *run(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result) {
+    PyObject *f = Py_XNewRef(cc_backcall_function(rec)), *told = NULL;
+    PyObject *apart = cc_kernel_sets_up_apart(cls) ? Py_True : Py_False;
+    PyObject *needed = needs(in, n), *given = inputs(rec, act, in, n);
+    PyObject *grad = given != NULL ? gradient(rec, act, result) : NULL;
+    if (f != NULL && needed != NULL && grad != NULL)
+        told = PyObject_CallFunctionObjArgs(f, cls, apart, needed, given, grad, NULL);
+    if (told == NULL) cc_raised_clear();
+    Py_XDECREF(f);
+    Py_XDECREF(needed);
+    Py_XDECREF(given);
+    Py_XDECREF(grad);
+    return told;
+}
+
+bool cc_function_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
+                        CcFunction *f) {
+    const CcTrace *trace = rec->trace;
+    PyObject *forward = cc_kernel_forward(cls);
+    *f = (CcFunction){0};
+    if (!cc_tens_is(result) || !cc_tens_requires_grad(result) || cc_mode_autocast_cpu()) return true;
+    if (forward == NULL || is_left_to_torch(rec, forward) || !cc_kernel_derives(cls)) return true;
+    for (int i = 0; i < n; i++)
+        if (!takes(rec, in[i])) return true;
+    Aside aside;
+    Py_INCREF(forward);
+    begin(rec, &aside);
+    PyObject *told = run(rec, act, cls, in, n, result);
+    const bool alive = rec->trace == trace && rec->effect.n == aside.n_effects;
+    const bool ok = alive && told != NULL && describe(rec, told, result, in, n, f);
+    Py_XDECREF(told);
+    f->graph = end(rec, &aside, trace);
+    if (ok) sort(f);
+    else cc_function_free(f);
+    if (!alive) {
+        if (rec->trace == trace) {
+            cc_site_why(rec, act, CC_R_TORCH_EFFECT, "a custom autograd.Function that writes");
+            (void)cc_rec_give_up(rec);
+        }
+        cc_sites_cut(rec->sites, aside.n_sites);
+        (void)cc_site_mark(rec, (PyCodeObject *)forward, CC_SITE_FUNCTION);
+    }
+    Py_DECREF(forward);
+    return alive;
+}
