@@ -5,7 +5,7 @@ CcGraph *cc_graph_new(void) { return cc_mem_get(sizeof(CcGraph)); }
 
 /* ------------------------------------------------------------------ custom autograd.Functions */
 
-void cc_function_free(CcFunction *f) {
+void cc_graph_free_function(CcFunction *f) {
     if (f->graph != NULL) cc_graph_free(f->graph);
     free(f->grad);
     free(f->kept);
@@ -14,7 +14,7 @@ void cc_function_free(CcFunction *f) {
 
 static void release_functions(CcFunctions *fs) {
     if (fs == NULL || __atomic_sub_fetch(&fs->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
-    for (int i = 0; i < fs->at.n; i++) cc_function_free(&fs->at.at[i]);
+    for (int i = 0; i < fs->at.n; i++) cc_graph_free_function(&fs->at.at[i]);
     cc_vec_free(&fs->at);
     free(fs);
 }

@@ -345,7 +345,7 @@ void cc_graph_share_functions(CcGraph *to, const CcGraph *from); /* `to` has non
 static inline const CcFunction *cc_graph_function(const CcGraph *g, const CcNode *n) {
     return &g->functions->at.at[n->function - 1];
 }
-void cc_function_free(CcFunction *f);
+void cc_graph_free_function(CcFunction *f);
 const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i); /* i < n->n_in */
 /* The value of the first operand; -1: there is none, or it is not a tensor. */
 static inline int cc_graph_source(const CcGraph *g, const CcNode *n) {

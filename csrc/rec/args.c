@@ -180,6 +180,7 @@ static bool names_attributes(PyObject *format) {
 }
 
 void cc_args_hashed(const CcBuiltin *b) {
+    cc_distinct_call(b);
     PyTypeObject *of = cc_args_class(b->c->func);
     const bool dict = is_dict_class(of);
     if (!dict && !is_set_class(of) && !has(b, CC_TRAIT_COUNTS)) return;

@@ -33,9 +33,19 @@ static void restore_dict(CcRec *rec, PyObject *dict) {
     }
 }
 
+static void restore_deque(CcRec *rec, PyObject *deque) {
+    for (Py_ssize_t i = 0, n = PySequence_Size(deque); i < n; i++) {
+        PyObject *item = PySequence_GetItem(deque, i), *own = original(rec, item);
+        if (own != NULL && PySequence_SetItem(deque, i, own) < 0) cc_raised_clear();
+        Py_XDECREF(own);
+        Py_XDECREF(item);
+    }
+}
+
 static void restore_inside(CcRec *rec, PyObject *o) {
     if (PyList_CheckExact(o) || PyTuple_Check(o)) restore_items(rec, o);
-    else if (PyDict_CheckExact(o)) restore_dict(rec, o);
+    else if (PyDict_CheckExact(o) || PyODict_CheckExact(o)) restore_dict(rec, o);
+    else if (cc_known_is(o, CC_KNOWN_DEQUE)) restore_deque(rec, o);
     else if (PyCell_Check(o)) {
         PyObject *own = original(rec, PyCell_GET(o));
         if (own != NULL && PyCell_Set(o, own) < 0) cc_raised_clear();

@@ -206,7 +206,7 @@ static CcGo dict_get_before(const CcBuiltin *b) {
     if (cc_value_symbolic(rec, key)) cc_value_pin(rec, key);
     cc_sym_settle(rec, key, 3);
     if (d == CC_DIRTY_ALL) return stop(b, CC_R_DIRTY_READ, cc_type_name(dict));
-    if (cc_value_origin(rec, dict) == CC_O_FRESH && !cc_value_membership(rec, dict, key))
+    if (cc_value_origin(rec, dict) == CC_O_FRESH && !cc_distinct_members(rec, dict, key))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
     const bool plain = cc_value_const(key) || cc_value_ident(key) || cc_number_dict_key(rec, key);
     return plain ? look_up(b) : cc_args_guard(b, 0, 1);
@@ -328,7 +328,7 @@ static CcGo write_before(const CcBuiltin *b) {
     if (spoils_order(b)) return refuse(b);
     if (update_ends(b)) return stop(b, CC_R_FINALISED, NULL);
     cc_value_will_write(b->rec, in[0]);
-    if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_value_membership(b->rec, in[0], in[1]))
+    if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_distinct_members(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
     if (!has(b, CC_TRAIT_TAKES_ITEMS) || n < 2) return CC_OK;
     if (cc_number_text(b->rec, in[1]) || (PyDict_Check(in[0]) && !cc_args_keys_known(b->rec, in[1])))
@@ -603,10 +603,16 @@ CcGo cc_builtin_after(CcRec *rec, CcAct *act, CcCalled *c, const CcCallee *calle
     cc_number_hashed(rec, result);
     if (c->n > 0) cc_number_hashed(rec, c->in[0]);
     const CcGo go = kind_of(&b)->after(&b);
+    const bool filled =
+        c->n > 0 && PyDict_Check(c->in[0]) && (has(&b, CC_TRAIT_TAKES_ITEMS) || has(&b, CC_TRAIT_COUNTS));
+    if (go == CC_OK && filled && cc_value_origin(rec, c->in[0]) == CC_O_FRESH &&
+        !cc_distinct_members(rec, c->in[0], NULL))
+        return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
     if (go == CC_OK && result != NULL && cc_value_wraps(result)) cc_value_fresh(rec, result);
     if (go != CC_OK || !cc_value_unknown(rec, result)) return go;
     cc_same_hashed(rec, result);
-    if ((PyAnySet_Check(result) || has(&b, CC_TRAIT_MAKES_SET)) && !cc_value_membership(rec, result, NULL))
+    const bool copy = c->n == 1 && PyDict_Check(c->in[0]); /* of a dict */
+    if (!copy && (PyAnySet_Check(result) || PyDict_Check(result)) && !cc_distinct_members(rec, result, NULL))
         return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, callee->name);
     if (PyAnySet_Check(result) && !cc_number_settle(rec, result, 2)) /* C code has hashed what a function gave */
         return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, callee->name);

@@ -659,7 +659,7 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
     if (PyType_Check(c.func)) {
         cc_number_hashed(rec, result);
         cc_same_hashed(rec, result);
-        if (PyAnySet_Check(result) && !cc_value_membership(rec, result, NULL))
+        if ((PyAnySet_Check(result) || PyDict_Check(result)) && !cc_distinct_members(rec, result, NULL))
             return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, cc_type_name(result));
     }
     if (PyGen_Check(result) || PyType_Check(c.func) || Py_REFCNT(result) == 1) {

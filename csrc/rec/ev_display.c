@@ -11,7 +11,7 @@ CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
                      : ev->arg == CC_INSN_SET_UPDATE                          ? 2
                                                                               : 0;
     if (keys > 0 && !cc_number_settle(rec, ev->in[1], keys)) return cc_rec_break(rec, act, CC_R_DATA_SCALAR, "key");
-    if (keys == 1 && !cc_value_membership(rec, ev->in[0], ev->in[1]))
+    if (keys == 1 && !cc_distinct_members(rec, ev->in[0], ev->in[1]))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (cc_value_source(rec, ev->in[0]) >= 0) /* the trace's effect takes v after this event has used an iterator up */
         return PyIter_Check(v) ? cc_rec_break(rec, act, CC_R_UNBUILDABLE, cc_type_name(v)) : CC_OK;
@@ -30,7 +30,7 @@ CcGo cc_display_update_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->arg == CC_INSN_LIST_EXTEND) cc_value_pairs(rec, o, ev->in[ev->n - 1]);
     if (ev->arg == CC_INSN_SET_UPDATE) {
         cc_same_taken(rec, ev->in[1], false);
-        if (!cc_value_membership(rec, o, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
+        if (!cc_distinct_members(rec, o, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
     }
     if (source < 0 || rec->raised) return CC_OK;
     /* a break has split this comprehension or display: its container came through a slot */
@@ -121,6 +121,6 @@ CcGo cc_display_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "key");
     cc_value_fresh(rec, ev->result);
     const bool keys = PyAnySet_Check(ev->result) || (ev->arg == CC_INSN_BUILD_MAP && ev->n > 2);
-    if (keys && !cc_value_membership(rec, ev->result, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
+    if (keys && !cc_distinct_members(rec, ev->result, NULL)) return cc_rec_poison(rec, act, CC_R_TENSOR_ITER, "set");
     return CC_OK;
 }

@@ -104,7 +104,7 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *key = ev->in[1];
     if (sliced(key)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a bound of a slice");
     if (cc_tens_is(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
-        cc_value_membership(rec, o, key))
+        cc_distinct_members(rec, o, key))
         return CC_OK; /* the guard finds it by identity */
     if (cc_value_by_tensor(rec, o, key)) {
         if (lookup(act, o, key) != NULL) return CC_OK;
@@ -125,7 +125,7 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     /* reading the item would store it */
     if (cc_known_is(o, CC_KNOWN_DEFAULTDICT) && cc_value_known(rec, o) && lookup(act, o, key) == NULL)
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
-    if (PyDict_Check(o) && cc_value_origin(rec, o) == CC_O_FRESH && !cc_value_membership(rec, o, key))
+    if (PyDict_Check(o) && cc_value_origin(rec, o) == CC_O_FRESH && !cc_distinct_members(rec, o, key))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "key");
     if (PyType_Check(o) || cc_value_const(o) || cc_op_bare(o) || cc_op_python_method(o, "__getitem__")) return CC_OK;
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o)) {
@@ -301,7 +301,7 @@ CcGo cc_item_store_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
     if (!PyODict_Check(o) && cc_op_python_method(o, "__setitem__")) return CC_OK;
     if (!PyList_Check(o) && !PyDict_Check(o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
-    if (PyDict_Check(o) && !cc_value_membership(rec, o, key))
+    if (PyDict_Check(o) && !cc_distinct_members(rec, o, key))
         return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "a tensor as a key");
     if (!PySlice_Check(key) || !PyList_CheckExact(o)) return store_item_before(rec, act, ev);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++)
@@ -387,7 +387,7 @@ static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     cc_same_met(rec, item);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
     if (by_hash && !cc_value_const(item) && !cc_value_ident(item) && !dirty(rec, o) &&
-        (cc_inside_members(rec, o) || cc_inside_guard(rec, o, 1)) && cc_value_membership(rec, o, item) &&
+        (cc_inside_members(rec, o) || cc_inside_guard(rec, o, 1)) && cc_distinct_members(rec, o, item) &&
         cc_tens_is(item))
         return CC_OK;
     if (cc_tens_is(item) || (!by_hash && cc_value_has_tensor(o, 2)))
@@ -409,10 +409,6 @@ CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (symbol_absent(rec, act, o, item)) return CC_OK;
     const CcGo go = findable(rec, act, ev);
     if (go != CC_OK) return go;
-    if (PyList_Check(o) || PyTuple_Check(o))
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-            cc_value_distinct(rec, item, PySequence_Fast_GET_ITEM(o, i));
-    if (cc_known_is(o, CC_KNOWN_DEQUE)) (void)cc_value_membership(rec, o, item);
     if (PyDict_Check(o) && !cc_op_python_method(o, "__contains__") &&
         (cc_number_dict_key(rec, item) || cc_value_by_tensor(rec, o, item)))
         cc_item_look(rec, act, o, item);

@@ -214,8 +214,6 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return operand_tensor(ev) || cc_op_symbolic(rec, ev)
                    ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
                    : CC_OK;
-    /* objects without __eq__ compare by identity */
-    if (ev->kind == CC_EV_COMPARE) cc_value_distinct(rec, ev->in[0], ev->in[1]);
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
     CcBound bound;
     if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {

@@ -163,7 +163,7 @@ bool cc_opaque_differentiates(CcRec *rec, PyObject *const *in, int n) {
     return requires;
 }
 
-/* In a replay torch calls forward, and later autograd calls backward; or a stage computes both (function.c). */
+/* In a replay torch calls forward, and later autograd calls backward; or a stage computes both (custom.c). */
 CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     guard_function_class(rec, PyCFunction_GET_SELF(f));
     cc_vec_push(&rec->keep, Py_NewRef(f));
@@ -171,7 +171,7 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
     (void)cc_look_take_read(); /* forward may read data, because a replay calls it again */
     if (ev->result != NULL && checkable(ev->result)) {
         CcFunction function;
-        if (!cc_function_record(rec, act, PyCFunction_GET_SELF(f), in, n, ev->result, &function)) return CC_DONE;
+        if (!cc_custom_record(rec, act, PyCFunction_GET_SELF(f), in, n, ev->result, &function)) return CC_DONE;
         /* the sizes of what could be recorded follow from those of the operands */
         const bool checked = !rec->trace->impure && function.graph == NULL;
         const CcCallSpec spec = {.form = CC_F_CALL,
@@ -185,7 +185,7 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
                                  .checked = checked,
                                  .function = &function};
         (void)cc_node_add(rec, act, &spec, ev->result);
-        cc_function_free(&function);
+        cc_graph_free_function(&function);
         return CC_DONE;
     }
     PyObject *type, *value, *tb;

@@ -586,6 +586,7 @@ static CcGo before(CcRec *rec, CcAct *act, CcEvent *ev) {
     cc_number_pin_read(rec, ev);
     if (cc_number_reads_text(rec, ev)) return lose(rec, act, CC_OK, CC_R_DATA_SCALAR, "a text of it");
     const CcGo go = cc_op_before(rec, act, ev);
+    if (go == CC_OK && rec->trace != NULL) cc_distinct_event(rec, ev);
     if (rec->opaque != NULL && rec->trace != NULL)
         return go == CC_OK ? cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, rec->opaque)
                            : lose(rec, act, go, CC_R_UNKNOWN_TYPE, rec->opaque);

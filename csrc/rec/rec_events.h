@@ -176,11 +176,17 @@ typedef enum CcPure { CC_PURE_NOT, CC_PURE_DATA, CC_PURE_CLASS } CcPure;
 CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject *f, PyObject *const *in, int n,
                       PyObject *kwnames);
 
-/* ---- function.c ---- */
+/* ---- distinct.c: objects that C code compares or hashes ---- */
+/* Guards that `item` (NULL: each member) of a set or of a dict's keys is not one of the other members. False: there are too
+ * many. */
+bool cc_distinct_members(CcRec *rec, PyObject *container, PyObject *item);
+void cc_distinct_event(CcRec *rec, const CcEvent *ev);
+
+/* ---- custom.c ---- */
 /* Records what the class's forward and backward compute, for these operands; f->graph: NULL, if that can't be recorded. result:
  * what Function.apply has returned. False: the recording has ended. */
-bool cc_function_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
-                        CcFunction *f);
+bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
+                      CcFunction *f);
 
 /* ---- opaque.c ---- */
 CC_MUST int cc_opaque_init(void);
@@ -242,6 +248,8 @@ typedef struct CcBuiltin {
     const CcCallee *callee;
     PyObject *result; /* after the call; NULL: it raised */
 } CcBuiltin;
+/* distinct.c: the operands of a C function of callee.def, before it runs. */
+void cc_distinct_call(const CcBuiltin *b);
 /* What C code reads of its arguments, or of the items it iterates over: ALL: it compares, hashes or converts them;
  * KEYS: only the keys of pairs; ITEMS: it takes their items; TRUTH: their truth. */
 typedef enum CcLooks { CC_LOOKS_NOT, CC_LOOKS_KEYS, CC_LOOKS_ITEMS, CC_LOOKS_TRUTH, CC_LOOKS_ALL } CcLooks;

@@ -180,7 +180,7 @@ struct CcRec {
     /* strong: exception handled when the call began, and when the trace began; NULL: none */
     PyObject *handled_outer, *handled_start;
     CC_VEC(struct CcException {
-        PyObject *object;    /* borrowed from handled_start or the provenance map */
+        PyObject *object;    /* handled_start, or of the provenance map; no longer there: it may be dead */
         PyObject *traceback; /* strong; NULL: it had none */
     }) exceptions;           /* that existed before the trace, with their tracebacks when it met them */
     /* the trace has made objects with __del__: each event asks which objects only provenance still holds */
@@ -329,9 +329,6 @@ void cc_value_gradient_read(CcRec *rec, PyObject *o); /* it has one */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
 /* list[index] = ..., by the place from the start or the end; the list's size is guarded */
 void cc_value_written_item(CcRec *rec, int parent, Py_ssize_t index, Py_ssize_t size);
-/* Membership by identity (tensors, objects without __eq__ in sets and dict keys): guards that `item` (NULL: each
- * member) is not one of the other members. False: that can't be guarded, or there are too many. */
-bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item);
 /* Learns the tuples in a container that C code filled from `iterable`: zip, enumerate or items() made them. */
 void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable);
 bool cc_value_has_tensor(PyObject *o, int depth);
@@ -531,11 +528,12 @@ int cc_idle_recipe(CcRec *rec, const CcAct *act, int slot, bool looked, CcMap *m
 
 /* ---- traceback.c ---- */
 /* It has a traceback, and code of the chain may inspect its frames. */
-bool cc_traceback_read(CcRec *rec, PyObject *exception);
+bool cc_traceback_looked(CcRec *rec, PyObject *exception);
 /* None: it has no traceback; NULL (no error): it can't be copied. */
 CC_NEW PyObject *cc_traceback_copy(PyObject *exception);
-void cc_traceback_begin(CcRec *rec);                    /* sets rec->handled_start */
-void cc_traceback_met(CcRec *rec, PyObject *exception); /* it existed before the trace */
+void cc_traceback_begin(CcRec *rec); /* sets rec->handled_start */
+void cc_traceback_read(CcRec *rec,
+                       PyObject *o); /* a guard is about to read o: notes an exception that is new to the trace */
 void cc_traceback_forget(CcRec *rec);
 /* The trace ends: effects extend the tracebacks of exceptions met that it has raised again. */
 void cc_traceback_end(CcRec *rec, CcAct *act);

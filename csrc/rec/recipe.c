@@ -220,7 +220,7 @@ static bool dict_held(const Builder *b, PyObject *dict) {
 static int build_object(Builder *b, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
     if (PyObject_GC_IsFinalized(o)) return fail(b, o); /* a copy would be finalised again */
-    if (!known_base(cc_value_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_read(b->rec, o)))
+    if (!known_base(cc_value_base(type)) || (PyExceptionInstance_Check(o) && cc_traceback_looked(b->rec, o)))
         return fail(b, o);
     Objects kids = {0};
     if (cc_maker_plain(cc_value_base(type))) {
@@ -560,9 +560,11 @@ static int source(Builder *b, int guard, PyObject *o) {
     return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = guard, .aux = cc_tens_is(o)});
 }
 
-/* A tuple of constants, such as the keys of {(0, 1): x}, may be part of a tuple in co_consts. */
+/* A tuple of constants, such as the keys of {(0, 1): x}, may be part of a tuple in co_consts. Code that gets a NaN may look
+ * for it by identity. */
 static bool constant(CcRec *rec, PyObject *o, int depth) {
     if (cc_value_find(rec, o) != NULL) return false; /* a symbol */
+    if (cc_same_nan(o)) cc_same_which(rec, o);
     if (!PyTuple_CheckExact(o)) return cc_value_const(o) || cc_value_ident(o);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
         if (depth == 0 || !constant(rec, PyTuple_GET_ITEM(o, i), depth - 1)) return false;

@@ -30,7 +30,7 @@ static CC_NEW PyObject *traceback_of(PyObject *exception) {
     return tb;
 }
 
-bool cc_traceback_read(CcRec *rec, PyObject *exception) {
+bool cc_traceback_looked(CcRec *rec, PyObject *exception) {
     PyObject *first = traceback_of(exception);
     Py_XDECREF(first);
     if (first != NULL && cc_idle_looked(rec)) rec->sites->tracebacks = true;
@@ -74,15 +74,21 @@ static bool ends_with(PyObject *tb, const PyObject *begin) {
     return tb == begin;
 }
 
-void cc_traceback_begin(CcRec *rec) {
-    rec->handled_start = PyErr_GetHandledException();
-    if (rec->handled_start != NULL) cc_traceback_met(rec, rec->handled_start);
+/* An earlier exception at the same address is dead. */
+static void note(CcRec *rec, PyObject *exception) {
+    int i = 0;
+    while (i < rec->exceptions.n && rec->exceptions.at[i].object != exception) i++;
+    if (i == rec->exceptions.n) cc_vec_push(&rec->exceptions, ((struct CcException){.object = exception}));
+    Py_XSETREF(rec->exceptions.at[i].traceback, traceback_of(exception));
 }
 
-void cc_traceback_met(CcRec *rec, PyObject *exception) {
-    for (int i = 0; i < rec->exceptions.n; i++)
-        if (rec->exceptions.at[i].object == exception) return;
-    cc_vec_push(&rec->exceptions, ((struct CcException){exception, traceback_of(exception)}));
+void cc_traceback_begin(CcRec *rec) {
+    rec->handled_start = PyErr_GetHandledException();
+    if (rec->handled_start != NULL) note(rec, rec->handled_start);
+}
+
+void cc_traceback_read(CcRec *rec, PyObject *o) {
+    if (PyExceptionInstance_Check(o) && o != rec->handled_start && cc_value_find(rec, o) == NULL) note(rec, o);
 }
 
 void cc_traceback_forget(CcRec *rec) {
@@ -106,9 +112,10 @@ static void extend_in_replays(CcRec *rec, CcAct *act, struct CcException *e) {
 }
 
 void cc_traceback_end(CcRec *rec, CcAct *act) {
-    for (int i = 0; i < rec->exceptions.n; i++)
-        if (cc_value_source(rec, rec->exceptions.at[i].object) >= 0)
-            extend_in_replays(rec, act, &rec->exceptions.at[i]);
+    for (int i = 0; i < rec->exceptions.n; i++) {
+        const CcProv *p = cc_value_find(rec, rec->exceptions.at[i].object); /* NULL: it may be dead */
+        if (p != NULL && p->origin == CC_O_SOURCE) extend_in_replays(rec, act, &rec->exceptions.at[i]);
+    }
 }
 
 /* Where the exception was raised: the innermost entry of its traceback. */

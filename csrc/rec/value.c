@@ -381,8 +381,8 @@ int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int le
     cc_kernel_read(rec, asked, source, v);
     if (is_new) {
         rec->trace->guards.g.at[id].owned = owned(source);
+        if (v != NULL) cc_traceback_read(rec, v);
         learn(rec, id, v);
-        if (v != NULL && PyExceptionInstance_Check(v)) cc_traceback_met(rec, v);
     } else if (v != NULL) {
         (void)cc_sym_wanted(rec, id, v);
     }
@@ -451,8 +451,20 @@ void cc_value_function_written(CcRec *rec) {
     rec->functions_written = true;
 }
 
-static void guard_apart(CcRec *rec, int i, int j) {
-    cc_guard_add_check(&rec->trace->guards, CC_MAX(i, j), CC_CHK_DISTINCT, NULL, CC_MIN(i, j));
+/* Two guards read distinct objects: a guard for each pair that nothing else tells apart. */
+static void pair_apart(CcRec *rec, int i, int k) {
+    const int low = CC_MIN(i, k), high = CC_MAX(i, k);
+    CcGuards *gs = &rec->trace->guards;
+    const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
+    if (low == high || (g->source == CC_SRC_CONST && h->source == CC_SRC_CONST)) return;
+    if (g->type != NULL && h->type != NULL && !g->dynamic && !h->dynamic && g->type->ndim >= 0 && h->type->ndim >= 0 &&
+        (g->type->ndim != h->type->ndim ||
+         memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
+        return; /* their guards distinguish them */
+    const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
+    if (cc_map_find(&rec->distinct, pair) != NULL) return;
+    cc_map_put(&rec->distinct, pair, 1);
+    cc_guard_add_check(gs, high, CC_CHK_DISTINCT, NULL, low);
 }
 
 /* The guard that reads the object, also of a tensor that the trace only hands on; -1: none. */
@@ -469,7 +481,7 @@ void cc_value_distinct(CcRec *rec, PyObject *a, PyObject *b) {
         cc_value_which(rec, b);
     }
     const int p = guard_of(rec, a), q = guard_of(rec, b);
-    if (a != b && p >= 0 && q >= 0) guard_apart(rec, p, q);
+    if (a != b && p >= 0 && q >= 0) pair_apart(rec, p, q);
 }
 
 void cc_value_copied(CcRec *rec, PyObject *o) {
@@ -482,7 +494,7 @@ void cc_value_copied(CcRec *rec, PyObject *o) {
         cc_value_which(rec, o);
         return;
     }
-    for (int i = 0; i < rec->copied.n; i++) guard_apart(rec, p->id, rec->copied.at[i]);
+    for (int i = 0; i < rec->copied.n; i++) pair_apart(rec, p->id, rec->copied.at[i]);
     cc_vec_push(&rec->copied, p->id);
 }
 
@@ -513,60 +525,6 @@ void cc_value_written_item(CcRec *rec, int parent, Py_ssize_t index, Py_ssize_t 
     const int ids[] = {written(rec, CC_SRC_ITEM, parent, NULL, (int)i, false),
                        written(rec, CC_SRC_ITEM, parent, NULL, (int)(i - size), false)};
     places_written(rec, ids, 2);
-}
-
-/* ------------------------------------------------------------------ membership */
-
-/* named_modules() and its kin keep sets of all modules or parameters of a model. Each pair of the same type is a
- * guard. */
-enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15 };
-
-static bool by_identity(PyObject *o) {
-    return cc_tens_is(o) || (!cc_value_ident(o) && cc_value_compares_as(o, &PyBaseObject_Type));
-}
-
-/* Two guards read distinct objects: a guard for each pair that nothing else tells apart. */
-static void pair_apart(CcRec *rec, int i, int k) {
-    const int low = CC_MIN(i, k), high = CC_MAX(i, k);
-    CcGuards *gs = &rec->trace->guards;
-    const CcGuard *g = &gs->g.at[low], *h = &gs->g.at[high];
-    if (low == high || (g->source == CC_SRC_CONST && h->source == CC_SRC_CONST)) return;
-    if (g->type != NULL && h->type != NULL && !g->dynamic && !h->dynamic && g->type->ndim >= 0 && h->type->ndim >= 0 &&
-        (g->type->ndim != h->type->ndim ||
-         memcmp(g->type->size, h->type->size, sizeof *g->type->size * (size_t)g->type->ndim) != 0))
-        return; /* their guards distinguish them */
-    const void *pair = (const void *)(((uintptr_t)low << 32 | (uintptr_t)high) + 1);
-    if (cc_map_find(&rec->distinct, pair) != NULL) return;
-    cc_map_put(&rec->distinct, pair, 1);
-    cc_guard_add_check(gs, high, CC_CHK_DISTINCT, NULL, low);
-}
-
-static bool distinct(CcRec *rec, PyObject *a, PyObject *b) {
-    if (a == b || Py_TYPE(a) != Py_TYPE(b)) return true;
-    const CcProv *p = cc_value_find(rec, a), *q = cc_value_find(rec, b);
-    if (p == NULL || q == NULL) return false;
-    /* results of nodes are new objects */
-    if (p->origin == CC_O_SOURCE && q->origin == CC_O_SOURCE) pair_apart(rec, p->id, q->id);
-    return true;
-}
-
-bool cc_value_membership(CcRec *rec, PyObject *container, PyObject *item) {
-    if (item != NULL) cc_same_met(rec, item);
-    else cc_same_hashed(rec, container);
-    if (item != NULL && !by_identity(item)) return true;
-    PyObject *members = PySequence_List(container);
-    if (members == NULL) cc_raised_clear();
-    bool ok = members != NULL;
-    for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(members); i++) {
-        PyObject *member = PyList_GET_ITEM(members, i);
-        if (!by_identity(member)) continue;
-        ok = PyList_GET_SIZE(members) <= MAX_MEMBERS && rec->distinct.n <= MAX_PAIRS;
-        if (item != NULL) ok = ok && distinct(rec, item, member);
-        for (Py_ssize_t k = 0; ok && item == NULL && k < i; k++)
-            ok = distinct(rec, member, PyList_GET_ITEM(members, k));
-    }
-    Py_XDECREF(members);
-    return ok;
 }
 
 /* ------------------------------------------------------------------ what happened to gradients */

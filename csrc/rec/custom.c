@@ -1,4 +1,4 @@
-/* function: what a custom autograd.Function computes (CcFunction).
+/* custom: what a custom autograd.Function computes (CcFunction).
  *
  * Under grad mode a call of Function.apply is one node (opaque.c), for which torch can always call it. While recording, its
  * forward and its backward are also run once more, on aliases of the operands and a gradient of ones, and recorded in a graph
@@ -311,8 +311,8 @@ static PyObject *run(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *cons
     return told;
 }
 
-bool cc_function_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
-                        CcFunction *f) {
+bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
+                      CcFunction *f) {
     const CcTrace *trace = rec->trace;
     PyObject *forward = cc_kernel_forward(cls);
     *f = (CcFunction){0};
@@ -329,7 +329,7 @@ bool cc_function_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *c
     Py_XDECREF(told);
     f->graph = end(rec, &aside, trace);
     if (ok) sort(f);
-    else cc_function_free(f);
+    else cc_graph_free_function(f);
     if (!alive) {
         if (rec->trace == trace) {
             cc_site_why(rec, act, CC_R_TORCH_EFFECT, "a custom autograd.Function that writes");
