@@ -9,7 +9,6 @@ import ccompile.api
 import numpy as np
 import pytest
 import torch
-
 from conftest import EAGER
 
 

@@ -437,6 +437,7 @@ static bool mark_whole(const CcTraining *t, const bool *host, bool *whole) {
 /* Cuts the graph and makes the plans of the stages. False: an op was split, or made pure, in vain. */
 static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
     t->graph = cc_graph_copy(g);
+    cc_functions_fit(t->graph);
     cc_draws_split(t->graph, whole);
     cc_batch_split(t->graph, whole);
     t->versions.kept = whole;

@@ -14,7 +14,7 @@ static CcGraph *part_of(const CcGraph *g, const Nodes *nodes) {
     CcGraph *out = cc_graph_new();
     cc_vec_copy(&out->val, &g->val);
     cc_vec_copy(&out->operand, &g->operand);
-    cc_graph_share_functions(out, g);
+    cc_functions_share(out, g);
     for (int v = 0; v < out->val.n; v++) {
         out->val.at[v].def = -1;
         out->val.at[v].is_output = false;

@@ -551,7 +551,7 @@ static CcGraph *alone(const CcGraph *g, const CcNode *n) {
     for (int k = 0; k < n->n_out; k++) types[k] = g->val.at[n->out0 + k].type;
     cc_graph_node(out, (CcOpId)n->op, 0, -1, in, n->n_in, types, n->n_out);
     out->node.at[0].function = n->function;
-    cc_graph_share_functions(out, g);
+    cc_functions_share(out, g);
     cc_joint_spell(out);
     free(in);
     free(types);

@@ -3,41 +3,6 @@
 
 CcGraph *cc_graph_new(void) { return cc_mem_get(sizeof(CcGraph)); }
 
-/* ------------------------------------------------------------------ custom autograd.Functions */
-
-void cc_graph_free_function(CcFunction *f) {
-    if (f->graph != NULL) cc_graph_free(f->graph);
-    free(f->grad);
-    free(f->kept);
-    *f = (CcFunction){0};
-}
-
-static void release_functions(CcFunctions *fs) {
-    if (fs == NULL || __atomic_sub_fetch(&fs->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
-    for (int i = 0; i < fs->at.n; i++) cc_graph_free_function(&fs->at.at[i]);
-    cc_vec_free(&fs->at);
-    free(fs);
-}
-
-int cc_graph_add_function(CcGraph *g, CcFunction *f) {
-    if (f->graph == NULL) return 0;
-    if (g->functions == NULL) {
-        g->functions = cc_mem_get(sizeof *g->functions);
-        g->functions->refs = 1;
-    }
-    cc_vec_push(&g->functions->at, *f);
-    *f = (CcFunction){0};
-    return g->functions->at.n;
-}
-
-void cc_graph_share_functions(CcGraph *to, const CcGraph *from) {
-    if (from->functions == NULL) return;
-    (void)__atomic_add_fetch(&from->functions->refs, 1, __ATOMIC_RELAXED);
-    to->functions = from->functions;
-}
-
-/* ------------------------------------------------------------------ graphs */
-
 void cc_graph_free(CcGraph *g) {
     if (!g) return;
     cc_vec_free(&g->node);
@@ -46,7 +11,7 @@ void cc_graph_free(CcGraph *g) {
     cc_vec_free(&g->undo);
     cc_vec_free(&g->moved);
     free(g->reads);
-    release_functions(g->functions);
+    cc_functions_release(g->functions);
     free(g);
 }
 
@@ -57,7 +22,7 @@ CcGraph *cc_graph_copy(const CcGraph *g) {
     cc_vec_copy(&out->val, &g->val);
     out->gpu = g->gpu;
     out->resizes = g->resizes;
-    cc_graph_share_functions(out, g);
+    cc_functions_share(out, g);
     return out;
 }
 

@@ -339,13 +339,20 @@ typedef struct CcGraph {
 CcGraph *cc_graph_new(void);
 CcGraph *cc_graph_copy(const CcGraph *g);
 void cc_graph_free(CcGraph *g);
-/* Takes over what `f` holds. -> its CcNode.function; 0: it holds nothing */
-int cc_graph_add_function(CcGraph *g, CcFunction *f);
-void cc_graph_share_functions(CcGraph *to, const CcGraph *from); /* `to` has none */
 static inline const CcFunction *cc_graph_function(const CcGraph *g, const CcNode *n) {
     return &g->functions->at.at[n->function - 1];
 }
-void cc_graph_free_function(CcFunction *f);
+
+/* ---- functions.c ---- */
+/* Takes over what `f` holds. -> its CcNode.function; 0: it holds nothing */
+int cc_functions_add(CcGraph *g, CcFunction *f);
+void cc_functions_share(CcGraph *to, const CcGraph *from); /* `to` has none */
+void cc_functions_release(CcFunctions *fs);
+void cc_functions_free_one(CcFunction *f);
+/* Whether the types of all its values follow from those of its operands. */
+bool cc_functions_scale(const CcFunction *f);
+/* Where the graph's operands have other sizes than a function's: gives the call one for these, or none. */
+void cc_functions_fit(CcGraph *g);
 const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i); /* i < n->n_in */
 /* The value of the first operand; -1: there is none, or it is not a tensor. */
 static inline int cc_graph_source(const CcGraph *g, const CcNode *n) {

@@ -94,18 +94,17 @@ static int count_tensors(PyObject *const *in, int n) {
     return tensors;
 }
 
-/* Whether sizes of the tensor vary between calls of the entry, or are unknown. */
+/* Whether sizes of the tensor vary between calls of the entry. */
 static bool is_resized(CcRec *rec, PyObject *o) {
-    const CcProv *p = cc_value_find(rec, o);
-    if (p == NULL || cc_node_unsized(rec, o)) return true;
-    if (p->origin == CC_O_SOURCE) return rec->trace->guards.g.at[p->id].dynamic != 0;
-    return p->origin != CC_O_VALUE || cc_sym_value(rec, p->id);
+    const CcProv *p = cc_tens_is(o) ? cc_value_find(rec, o) : NULL;
+    if (p == NULL) return false;
+    return p->origin == CC_O_SOURCE ? rec->trace->guards.g.at[p->id].dynamic != 0 : cc_sym_value(rec, p->id);
 }
 
 static bool takes(CcRec *rec, PyObject *o) {
     CcTensor t;
-    if (!cc_tens_is(o)) return !cc_value_symbolic(rec, o) && !cc_number_varies(rec, o, 1);
-    if (!cc_tens_plain(o) || is_resized(rec, o)) return false;
+    if (!cc_tens_is(o)) return !cc_sym_is(rec, o) && !cc_value_symbolic(rec, o) && !cc_number_varies(rec, o, 1);
+    if (!cc_tens_plain(o) || cc_value_origin(rec, o) == CC_O_UNKNOWN || cc_node_unsized(rec, o)) return false;
     cc_tens_read(o, true, &t);
     return t.type.ndim >= 0 && t.type.dtype != CC_DT_OTHER;
 }
@@ -318,8 +317,12 @@ bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *con
     *f = (CcFunction){0};
     if (!cc_tens_is(result) || !cc_tens_requires_grad(result) || cc_mode_autocast_cpu()) return true;
     if (forward == NULL || is_left_to_torch(rec, forward) || !cc_kernel_derives(cls)) return true;
-    for (int i = 0; i < n; i++)
+    bool resized = false;
+    for (int i = 0; i < n; i++) {
         if (!takes(rec, in[i])) return true;
+        resized = resized || is_resized(rec, in[i]);
+    }
+    if (resized && cc_kernel_sizes(cls)) return true;
     Aside aside;
     Py_INCREF(forward);
     begin(rec, &aside);
@@ -329,7 +332,7 @@ bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *con
     Py_XDECREF(told);
     f->graph = end(rec, &aside, trace);
     if (ok) sort(f);
-    else cc_graph_free_function(f);
+    if (!ok || (resized && !cc_functions_scale(f))) cc_functions_free_one(f);
     if (!alive) {
         if (rec->trace == trace) {
             cc_site_why(rec, act, CC_R_TORCH_EFFECT, "a custom autograd.Function that writes");

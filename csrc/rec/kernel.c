@@ -258,6 +258,14 @@ static bool tells_aliases(PyCodeObject *co) {
     return false;
 }
 
+static bool names_sizes(PyCodeObject *co) {
+    static const char *const names[] = {"shape", "size", "numel", "nelement", "len", "stride", "nbytes"};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++)
+        for (int k = 0; k < CC_COUNT(names); k++)
+            if (cc_text_is(PyTuple_GET_ITEM(co->co_names, i), names[k])) return true;
+    return false;
+}
+
 /* A number or text among the globals may be another one when autograd calls the backward. */
 static bool reads_constants(PyCodeObject *co, PyObject *globals) {
     const CcCode *code = cc_code_get(co);
@@ -278,6 +286,15 @@ static PyFunctionObject *unwrapped(PyFunctionObject *f) {
     const bool is = inner != NULL && PyFunction_Check(inner) && decorator != NULL && PyFunction_Check(decorator) &&
                     f->func_globals == ((PyFunctionObject *)decorator)->func_globals;
     return is ? (PyFunctionObject *)inner : f;
+}
+
+bool cc_kernel_sizes(PyObject *cls) {
+    static const char *const methods[] = {"forward", "setup_context", "backward"};
+    for (int i = 0; i < CC_COUNT(methods); i++) {
+        PyFunctionObject *f = unwrapped(function_of(cls, methods[i]));
+        if (f == NULL || names_sizes((PyCodeObject *)f->func_code)) return true;
+    }
+    return false;
 }
 
 bool cc_kernel_derives(PyObject *cls) {

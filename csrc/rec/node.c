@@ -525,7 +525,7 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
     n->repeatable = action->undo != CC_UNDO_NOT;
     n->kept = spec->kernel == CC_KERNEL_PYTHON;
     n->checkpoint = rec->checkpoint;
-    n->function = spec->function != NULL ? cc_graph_add_function(t->graph, spec->function) : 0;
+    n->function = spec->function != NULL ? cc_functions_add(t->graph, spec->function) : 0;
     t->ops++;
     for (int i = 0; unsized && i < made->n; i++)
         cc_map_put(&rec->unsized, (const void *)(intptr_t)(n->out0 + i + 1), 1);

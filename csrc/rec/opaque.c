@@ -185,7 +185,7 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
                                  .checked = checked,
                                  .function = &function};
         (void)cc_node_add(rec, act, &spec, ev->result);
-        cc_graph_free_function(&function);
+        cc_functions_free_one(&function);
         return CC_DONE;
     }
     PyObject *type, *value, *tb;

@@ -693,6 +693,7 @@ bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int 
 /* Whether the backward of this autograd.Function, too, accesses only its operands, and no function of it tells aliases of its
  * operands from these. */
 bool cc_kernel_derives(PyObject *cls);
+bool cc_kernel_sizes(PyObject *cls);                  /* it may read sizes of tensors as numbers */
 CC_BORROW PyObject *cc_kernel_forward(PyObject *cls); /* the code of its forward; NULL: it has none in Python */
 bool cc_kernel_sets_up_apart(PyObject *cls);          /* it has a setup_context, so that forward gets no context */
 /* The name of an attribute or a function that writes to a tensor, draws random numbers, or sets torch's state. */
