@@ -320,6 +320,7 @@ Leaky = function(lambda x, slope: torch.where(x > 0, x, x * slope),
                  lambda ctx, g: (torch.where(ctx.saved_tensors[0] > 0, g, g * ctx.slope), None), set_up)  # fmt: skip
 Kept, Linear, Threshold = function(sigmoid_in_the_context, of_its_context), function(linear, of_linear), function(soft_threshold, of_threshold)
 Passes = function(lambda ctx, x: x.sign(), lambda ctx, g: g)
+Steps = function(lambda ctx, x: (x > 0).to(x.dtype), lambda ctx, g: g.clamp(-1, 1) * 2)
 Constant = function(lambda ctx, x: (ctx.save_for_backward(x), x.relu())[1], lambda ctx, g: ctx.saved_tensors[0])
 Transposed = function(lambda ctx, x: x.t().contiguous(), lambda ctx, g: g.t())
 Normed = function(lambda ctx, x: (ctx.save_for_backward(y := (x - x.mean(-1, True)) / x.std(-1, keepdim=True)), y)[1],
@@ -335,6 +336,7 @@ IN_STAGES = {
     "needs_input_grad": lambda x, w: Linear.apply(x.detach(), w * 2, w[0]).relu(),
     "once_differentiable": lambda x, w: Threshold.apply(x @ w, 0.5).sin(),
     "the gradient itself": lambda x, w: Passes.apply(x @ w) * w,
+    "bools on the way": lambda x, w: Steps.apply(x @ w).sin() * 5,
     "a saved tensor as the gradient": lambda x, w: Constant.apply(x @ w) * w,
     "strides": lambda x, w: Transposed.apply((x @ w).tanh()) @ x,
     "statistics": lambda x, w: Normed.apply(x @ w).tanh(),
