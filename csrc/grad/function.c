@@ -104,8 +104,8 @@ static int own(Adjoint *a, const CcFunction *f, int value, const int *map) {
     return made ? map[value] : emit(a, CC_OP_copy, &t, value_of(map[value]));
 }
 
-/* Without a gradient, what made the operand gets an undefined one, for which torch gives the backward of another Function
- * zeros: this is left to torch. */
+/* Without a gradient, what made the operand gets an undefined one. If that is another Function, torch gives its
+ * backward zeros; so it is left to torch. */
 static bool leaves_undefined(const Adjoint *a, const CcNode *mark, const CcFunction *f) {
     int calls = 0;
     bool leaves = false;

@@ -253,8 +253,8 @@ typedef struct CcNode {
     uint8_t kept;
     /* only inside the pipeline: the operands differ from the recorded ones, so the host can't replay the node */
     uint8_t rewritten;
-    /* 0, or 1 + the CcFunction (CcGraph.functions) of which this is a call; or, where grad/function.c has spelled the call out,
-     * of which this is a part */
+    /* 0, or 1 + the CcFunction (CcGraph.functions) of which this is a call; or of which this is a part, where
+     * grad/function.c has spelled the call out */
     int32_t function;
 } CcNode;
 
@@ -289,9 +289,9 @@ typedef struct CcVal {
     int64_t offset;
 } CcVal;
 
-/* A custom autograd.Function with one result, for operands of these types: what its forward and its backward compute. The
- * first values of `graph` are the call's tensor operands; the next one is the gradient of the result. Its first n_forward
- * nodes compute the result, which the last of them makes; the others are the backward's. */
+/* A custom autograd.Function with one result, for operands of these types: what its forward and its backward compute.
+ * The first values of `graph` are the call's tensor operands; the next one is the gradient of the result. Its first
+ * n_forward nodes compute the result, which the last of them makes; the others are the backward's. */
 typedef struct CcFunction {
     struct CcGraph *graph;
     int n_in; /* tensor operands */

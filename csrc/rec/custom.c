@@ -1,11 +1,11 @@
 /* custom: what a custom autograd.Function computes (CcFunction).
  *
- * Under grad mode a call of Function.apply is one node (opaque.c), for which torch can always call it. While recording, its
- * forward and its backward are also run once more, on aliases of the operands and a gradient of ones, and recorded in a graph
- * of their own, so that a stage of compiled training can contain the call (grad/function.c). The backward runs early: it must
- * be pure, and read nothing but its context, its gradient and functions of torch. Then the two are calls like any other: what
- * they read of the world outside has guards. If they do what can't be recorded, the recording ends, and the next one leaves
- * this Function to torch (CC_SITE_FUNCTION). */
+ * Under grad mode a call of Function.apply is one node (opaque.c), for which torch can always call it. While recording,
+ * its forward and its backward are also run once more, on aliases of the operands and a gradient of ones, and recorded
+ * in a graph of their own, so that a stage of compiled training can contain the call (grad/function.c). The backward
+ * runs early: it must be pure, and read nothing but its context, its gradient and functions of torch. Then the two are
+ * calls like any other: what they read of the world outside has guards. If they do what can't be recorded, the
+ * recording ends, and the next one leaves this Function to torch (CC_SITE_FUNCTION). */
 #include "rec_events.h"
 
 /* ------------------------------------------------------------------ a graph aside */
@@ -152,8 +152,8 @@ static PyObject *needs(PyObject *const *in, int n) {
 
 /* ------------------------------------------------------------------ what was recorded */
 
-/* Pure nodes with rows, of known numbers; and no tensor from outside but the operands and the gradient. Nothing here requires
- * a gradient, so what sets grad mode has no effect. */
+/* Pure nodes with rows, of known numbers; and no tensor from outside but the operands and the gradient. Nothing here
+ * requires a gradient, so what sets grad mode has no effect. */
 static bool is_plain(const CcTrace *t, int n_inputs) {
     const CcGraph *g = t->graph;
     for (int i = 0; i < g->node.n; i++) {
@@ -189,8 +189,8 @@ static int value_of(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_VALUE ? p->id : -1;
 }
 
-/* Marks what save_for_backward has got. Autograd tells of writes to it; what is kept in another way may be written, and the
- * backward would see that: false, if it is an operand or the result. */
+/* Marks what save_for_backward has got. Autograd tells of writes to it; what is kept in another way may be written, and
+ * the backward would see that: false, if it is an operand or the result. */
 static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
     PyObject *dict = cc_obj_dict(context), *key, *value;
     Py_ssize_t pos = 0;

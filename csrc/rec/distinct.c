@@ -1,7 +1,7 @@
-/* distinct: C code that compares or hashes finds an object by identity before it asks __eq__: in sets, keys, list.index(), ==
- * of lists. Whatever __eq__ and __hash__ are, such an event is the same in other calls only if objects from outside that were
- * distinct are so again: a guard for each pair of the same type that the event may have compared. (An object that is met twice
- * has a guard anyway.) */
+/* distinct: C code that compares or hashes finds an object by identity before it asks __eq__: in sets, keys,
+ * list.index(), == of lists. Whatever __eq__ and __hash__ are, such an event is the same in other calls only if objects
+ * from outside that were distinct are so again: a guard for each pair of the same type that the event may have
+ * compared. (An object that is met twice has a guard anyway.) */
 #include "rec_events.h"
 
 enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15, MAX_WITHIN = 64, DEPTH = 4 };
@@ -11,6 +11,7 @@ typedef struct Objects {
     CC_VEC(PyObject *) at;
     CC_VEC(int) member; /* [object] of which member of the container it is a part */
     bool values;        /* of dicts, too, not only keys */
+    bool nans;          /* there are NaNs, which are found by identity, too */
 } Objects;
 
 static void free_objects(Objects *s) {
@@ -51,7 +52,10 @@ static void collect(CcRec *rec, Objects *out, PyObject *o, int member, int depth
     const bool in_c = !cc_python_class(Py_TYPE(o));
     const bool items = PyTuple_Check(o) || PyList_Check(o), dict = PyDict_Check(o), set = PyAnySet_Check(o);
     const bool view = cc_value_view(o) != NULL, deque = cc_known_is(o, CC_KNOWN_DEQUE);
-    if (cc_same_nan(o)) cc_value_which(rec, o);
+    if (cc_same_nan(o)) {
+        out->nans = true;
+        cc_value_which(rec, o);
+    }
     if (by_identity(o) && !(in_c && (items || dict || set || view || deque))) {
         cc_vec_push(&out->at, o);
         cc_vec_push(&out->member, CC_MAX(member, 0));
@@ -106,10 +110,11 @@ bool cc_distinct_members(CcRec *rec, PyObject *container, PyObject *item) {
 /* values: of dicts are compared, too; within: so are each operand's own parts with one another. */
 static void operands(CcRec *rec, PyObject *const *in, int n, bool values, bool within) {
     Objects *each = cc_mem_get(sizeof *each * ((size_t)n + 1));
-    bool ok = true;
-    for (int i = 0; i < n; i++) {
+    bool ok = true, any = within || n != 2;
+    for (int i = n - 1; i >= 0 && (any || i == n - 1); i--) { /* `"text" in names` looks at no name */
         each[i].values = values;
         collect(rec, &each[i], in[i], -1, DEPTH);
+        any = any || each[i].at.n > 0 || each[i].nans;
     }
     for (int i = 0; i < n; i++) {
         for (int k = 0; ok && k < i; k++) {
