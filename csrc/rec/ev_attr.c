@@ -89,8 +89,7 @@ static int guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObj
     return guard;
 }
 
-/* x.grad: only autograd writes it, and a store to it is a break. Reading it from a tensor that is not a leaf would
- * warn. */
+/* x.grad: only autograd and set_gradient() write it. Reading it from a tensor that is not a leaf would warn. */
 static bool held_known(CcRec *rec, PyObject *o) {
     if (!cc_tens_requires_grad(o)) return cc_value_source(rec, o) >= 0;
     PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
@@ -417,7 +416,7 @@ static CcGo tensor_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, Py
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (part_of_tensor(d)) {
         if (v != NULL && cc_torch_attr(o, name).cls == CC_T_HELD) {
-            if (v != Py_None) cc_value_gradient_read(rec, o);
+            cc_value_gradient_read(rec, o);
             cc_value_read(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, 0, 0, v);
             return CC_OK;
         }
@@ -527,19 +526,26 @@ CcGo cc_attr_generic_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, 
 
 /* ------------------------------------------------------------------ stores */
 
-/* p.grad = None: no node reads it, and results of earlier reads stay alive. */
-static bool drops_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
-    return v == Py_None && cc_tens_is(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
-           PyUnicode_CompareWithASCIIString(name, "grad") == 0 && cc_value_source(rec, o) >= 0 && held_known(rec, o);
+/* A tensor that torch will accept as the gradient of o in each replay: their sizes don't vary. */
+static bool may_be_gradient(CcRec *rec, PyObject *o, PyObject *v) {
+    return v != NULL && cc_tens_is(v) && cc_tens_plain(v) && cc_node_nameable(rec, v, 1) && !cc_node_unsized(rec, v) &&
+           !cc_sym_sized(rec, v) && !cc_sym_sized(rec, o);
 }
 
-static CcGo drop_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name) {
+/* p.grad = None, or a tensor: no node reads it, and results of earlier reads stay alive. */
+static bool sets_gradient(CcRec *rec, PyObject *o, PyObject *name, PyObject *v) {
+    return cc_tens_is(o) && cc_tens_plain(o) && PyUnicode_Check(name) &&
+           PyUnicode_CompareWithASCIIString(name, "grad") == 0 && cc_value_source(rec, o) >= 0 && held_known(rec, o) &&
+           (v == Py_None || may_be_gradient(rec, o, v));
+}
+
+static CcGo set_gradient(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     rec->read_grad = true; /* reading grad of a tensor that is not a leaf would warn */
     guard_type_attr(rec, Py_TYPE(o), name, d);
     cc_value_written(rec, CC_SRC_MEMBER, cc_value_source(rec, o), d, false);
-    cc_value_gradient_dropped(rec, o);
-    PyObject *const in[] = {o, Py_None};
+    cc_value_gradient_set(rec, o);
+    PyObject *const in[] = {o, v};
     return cc_node_effect(rec, act,
                           &(CcCallSpec){.form = CC_F_SETATTR, .target = name, .in = in, .n = 2, .name = "grad"}, NULL);
 }
@@ -609,7 +615,7 @@ static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
 }
 
 static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
-    if (drops_gradient(rec, o, name, v) || asks_gradient(rec, act, o, name, v)) return CC_OK;
+    if (sets_gradient(rec, o, name, v) || asks_gradient(rec, act, o, name, v)) return CC_OK;
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "an attribute of a tensor is set");
     const CcOrigin origin = cc_value_origin(rec, o);
     /* one that the trace has made is none of those that are matched by code */
@@ -675,7 +681,7 @@ static bool holds_objects(PyObject *d) { return ((PyMemberDescrObject *)d)->d_me
 /* A generic store into the instance has been performed (not a property's, not __setattr__ in Python). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
-    if (cc_tens_is(o)) return v == Py_None ? drop_gradient(rec, act, o, name) : ask_gradient(rec, act, o, name, v);
+    if (cc_tens_is(o)) return PyBool_Check(v) ? ask_gradient(rec, act, o, name, v) : set_gradient(rec, act, o, name, v);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL &&
         (Py_TYPE(d) == &PyProperty_Type || (Py_TYPE(d)->tp_descr_set != NULL && cc_python_class(Py_TYPE(d)))))

@@ -106,7 +106,7 @@ struct CcRec {
         PyObject *copy;
     }) before;
     CC_VEC(int) copied; /* guards of objects whose id() is a key of copy.deepcopy's memo */
-    /* tensors from outside whose requires_grad (0 or 1) the trace has set, or whose gradient it has dropped (-1) */
+    /* tensors from outside whose requires_grad (0 or 1) the trace has set, or whose gradient (-1) */
     CC_VEC(struct CcGradMark {
         int guard;
         int what;
@@ -319,12 +319,12 @@ void cc_value_copied(CcRec *rec, PyObject *o); /* guards that it differs from th
  * identity, any other object by address, which id() and repr() may have shown. */
 void cc_value_which(CcRec *rec, PyObject *o);
 void cc_value_function_written(CcRec *rec);
-/* The trace has set o's requires_grad, or dropped its gradient. Later reads of another tensor's (also by an op) guard that it is
+/* The trace has set o's requires_grad, or its gradient. Later reads of another tensor's (also by an op) guard that it is
  * another object, if it would be read differently. */
 void cc_value_requires_set(CcRec *rec, PyObject *o);
-void cc_value_gradient_dropped(CcRec *rec, PyObject *o);
+void cc_value_gradient_set(CcRec *rec, PyObject *o);
 void cc_value_requires_read(CcRec *rec, PyObject *o);
-void cc_value_gradient_read(CcRec *rec, PyObject *o); /* it has one */
+void cc_value_gradient_read(CcRec *rec, PyObject *o);
 /* Marks the source as written by this trace: later reads of it add no guard. */
 void cc_value_written(CcRec *rec, CcSource source, int parent, PyObject *key, bool deleted);
 /* list[index] = ..., by the place from the start or the end; the list's size is guarded */

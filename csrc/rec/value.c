@@ -540,11 +540,11 @@ static void note(CcRec *rec, PyObject *o, int what) {
     cc_vec_push(&rec->grad_mark, (struct CcGradMark){guard, what});
 }
 
-enum { DROPPED = -1 };
+enum { GRADIENT = -1 };
 
 void cc_value_requires_set(CcRec *rec, PyObject *o) { note(rec, o, cc_tens_requires_grad(o)); }
 
-void cc_value_gradient_dropped(CcRec *rec, PyObject *o) { note(rec, o, DROPPED); }
+void cc_value_gradient_set(CcRec *rec, PyObject *o) { note(rec, o, GRADIENT); }
 
 void cc_value_requires_read(CcRec *rec, PyObject *o) {
     if (rec->grad_mark.n == 0) return;
@@ -558,7 +558,7 @@ void cc_value_gradient_read(CcRec *rec, PyObject *o) {
     enum { FEW = 16 };
     const int guard = cc_value_source(rec, o);
     for (int i = 0; guard >= 0 && rec->grad_mark.n <= FEW && i < rec->grad_mark.n; i++)
-        if (rec->grad_mark.at[i].what == DROPPED) pair_apart(rec, guard, rec->grad_mark.at[i].guard);
+        if (rec->grad_mark.at[i].what == GRADIENT) pair_apart(rec, guard, rec->grad_mark.at[i].guard);
 }
 
 void cc_value_pairs(CcRec *rec, PyObject *container, PyObject *iterable) {
