@@ -326,7 +326,18 @@ Transposed = function(lambda ctx, x: x.t().contiguous(), lambda ctx, g: g.t())
 Normed = function(lambda ctx, x: (ctx.save_for_backward(y := (x - x.mean(-1, True)) / x.std(-1, keepdim=True)), y)[1],
                   lambda ctx, g: g - g.mean(-1, True) - ctx.saved_tensors[0] * (g * ctx.saved_tensors[0]).mean(-1, True))  # fmt: skip
 
+def normed_over(ctx, x, shape, eps):
+    ctx.dims = tuple(range(-len(shape), 0))
+    y = (x - x.mean(ctx.dims, keepdim=True)) / (x.var(ctx.dims, keepdim=True, unbiased=False) + eps).sqrt()
+    ctx.save_for_backward(y)
+    return y
+
+
+NormedOver = function(normed_over, lambda ctx, g: (g - g.mean(ctx.dims, keepdim=True), None, None))
+
 IN_STAGES = {
+    "a tuple among the operands": lambda x, w: NormedOver.apply(x @ w, (4,), 1e-5).sin(),
+    "sizes among the operands": lambda x, w: NormedOver.apply(x @ w, w.shape[1:], 1e-5).sin(),
     "quantised": lambda x, w: Quantised.apply(x, torch.tensor(0.25)) @ Quantised.apply(w, torch.tensor(0.5)),
     "a scale that requires a gradient and gets none": lambda x, w: Quantised.apply(x @ w, w.abs().mean()).tanh(),
     "mish": lambda x, w: Mish.apply(x @ w).sum(),

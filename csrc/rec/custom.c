@@ -103,7 +103,7 @@ static bool is_resized(CcRec *rec, PyObject *o) {
 
 static bool takes(CcRec *rec, PyObject *o) {
     CcTensor t;
-    if (!cc_tens_is(o)) return !cc_sym_is(rec, o) && !cc_value_symbolic(rec, o) && !cc_number_varies(rec, o, 1);
+    if (!cc_tens_is(o)) return !cc_sym_within(rec, o, 4) && !cc_value_symbolic(rec, o) && !cc_number_varies(rec, o, 4);
     if (!cc_tens_plain(o) || cc_value_origin(rec, o) == CC_O_UNKNOWN || cc_node_unsized(rec, o)) return false;
     cc_tens_read(o, true, &t);
     return t.type.ndim >= 0 && t.type.dtype != CC_DT_OTHER;

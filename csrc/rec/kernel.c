@@ -315,10 +315,18 @@ static bool pure_method(PyObject *cls, const char *name) {
            pure_code((PyCodeObject *)f->func_code, f->func_globals);
 }
 
+/* A number, a text, or a tuple of such: a size, a stride. */
+static bool plain_argument(PyObject *o) {
+    if (!PyTuple_Check(o) || cc_python_class(Py_TYPE(o))) return cc_value_const(o);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+        if (!plain_argument(PyTuple_GET_ITEM(o, i))) return false;
+    return true;
+}
+
 bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n) {
     PyObject *cls = PyCFunction_Check(apply) ? PyCFunction_GET_SELF(apply) : NULL;
     for (int i = 0; i < n; i++)
-        if (!cc_tens_is(in[i]) && !cc_value_const(in[i])) return false;
+        if (!cc_tens_is(in[i]) && !plain_argument(in[i])) return false;
     return cls != NULL && PyType_Check(cls) && pure_method(cls, "forward") && pure_method(cls, "setup_context") &&
            !cc_kernel_globals_written(rec);
 }
