@@ -335,6 +335,30 @@ def saved(result, but):
     return sum(seen.values())
 
 
+@pytest.mark.parametrize("write", ["h.add_(1)", "h.t_()", "h[0] = 0", "h = h.view(-1); h.mul_(2)"])
+@pytest.mark.parametrize("options", [{}, {"training": False}], ids=["", "without training"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_result_is_written(write, options, dtype):
+    """Also where torch runs the ops (a linear layer of float64): their backward must not read what is written."""
+    scope = {"torch": torch, "lin": torch.nn.Linear(6, 6).to(dtype)}
+    inside = "torch.nn.functional.dropout(lin(a), 0.3).tanh()"
+    exec(
+        f"def fn(x):\n    h = torch.utils.checkpoint.checkpoint(lambda a: {inside}, x, use_reentrant=False)\n"
+        f"    {write}\n    return (h + 0.1).sin().sum()\n",
+        scope,
+    )
+    fn, compiled = scope["fn"], ccompile.compile(scope["fn"], options=options)
+    for i in range(4):
+        found = []
+        for f in (fn, compiled):
+            torch.manual_seed(i)
+            x = torch.randn(3, 6, dtype=dtype, requires_grad=True)
+            y = f(x)
+            y.backward()
+            found.append((y.detach(), x.grad))
+        torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_saves_memory(dropout):
     """Of each block its input (4 bytes an element) and its mask (1 byte); without checkpoints about ten times as much."""

@@ -222,6 +222,15 @@ static int match_layout(const Host *h, const CcNode *node, PyObject **in, int n)
     return 0;
 }
 
+/* Eager's backward of a checkpoint reads what it computes again, so that its results may be written. Here torch runs the
+ * ops, and their backward reads what they have saved: others get a copy. */
+static PyObject *apart(PyObject *result) {
+    PyObject *r = cc_tens_is(result) && cc_tens_requires_grad(result) ? PyObject_CallMethod(result, "clone", NULL)
+                                                                      : Py_NewRef(result);
+    Py_DECREF(result);
+    return r;
+}
+
 static int call_node(Host *h, int n, bool convolves) {
     const CcNode *node = &h->trace->graph->node.at[n];
     const CcAction *a = &h->trace->node.at[node->host];
@@ -232,6 +241,7 @@ static int call_node(Host *h, int n, bool convolves) {
     PyObject *r = may && (!convolves || match_layout(h, node, in, a->n) == 0) ? cc_action_run(a, in) : NULL;
     drop(in, a->n);
     if (r != NULL && convolves) Py_SETREF(r, laid_out(r, cc_run_type(h->shape->plan, h->shape->graph, node->out0)));
+    if (r != NULL && a->leaves) r = apart(r);
     if (r == NULL) return -1;
     const int status = cc_segment_store(h, n, r);
     Py_DECREF(r);

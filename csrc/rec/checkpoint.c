@@ -142,6 +142,27 @@ static void note_closure(CcRec *rec, const CcAct *act, PyObject *function) {
     }
 }
 
+/* Marks the node that made the memory of this value. */
+static void mark_leaving(CcTrace *t, int value) {
+    const CcGraph *g = t->graph;
+    while (g->val.at[value].def >= 0 && cc_op_is_view(g->node.at[g->val.at[value].def].op))
+        value = cc_graph_source(g, &g->node.at[g->val.at[value].def]);
+    const CcNode *n = g->val.at[value].def >= 0 ? &g->node.at[g->val.at[value].def] : NULL;
+    if (n != NULL && n->checkpoint != 0 && n->n_out == 1) t->node.at[n->host].leaves = true;
+}
+
+void cc_checkpoint_end(CcTrace *t) {
+    const CcGraph *g = t->graph;
+    for (int v = 0; v < g->val.n; v++)
+        if (g->val.at[v].is_output) mark_leaving(t, v);
+    for (int i = 0; i < g->node.n; i++)
+        for (int k = 0; k < g->node.at[i].n_in; k++) {
+            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
+            const int def = o->kind == CC_IN_VALUE ? g->val.at[o->value].def : -1;
+            if (def >= 0 && g->node.at[def].checkpoint != g->node.at[i].checkpoint) mark_leaving(t, o->value);
+        }
+}
+
 bool cc_checkpoint_outdated(CcRec *rec, const CcAct *act) {
     for (int i = 0; i < rec->closed.n; i++) {
         const struct CcClosed *c = &rec->closed.at[i];

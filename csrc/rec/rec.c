@@ -436,6 +436,7 @@ static void finish(CcRec *rec, CcAct *act, CcEnd end) {
     t->instructions = rec->instructions;
     cc_sym_finish(rec);
     mark_all_outputs(t);
+    if (rec->n_checkpoint > 0) cc_checkpoint_end(t);
     note_versions(rec);
     if (rec->keep_tensors) keep_tensors(rec);
     guard_distinct(rec);

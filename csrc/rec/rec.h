@@ -123,6 +123,7 @@ typedef struct CcAction {
     bool asserts;      /* raises or has no effect */
     bool state;        /* sets ambient state: running it again restores what a failed run changed */
     bool sequence;     /* the result is a sequence whose items are the node's values */
+    bool leaves;       /* made in a torch.utils.checkpoint, and seen behind it */
     uint8_t kernel;    /* CcKernel; PYTHON: avoid running it a second time */
     bool checked;      /* a replay compares its results' metadata with the recorded ones */
     bool fixed;        /* ... and their sizes are not symbolic: the recorded ones hold for every key */

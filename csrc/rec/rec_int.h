@@ -526,6 +526,9 @@ bool cc_idle_stays(CcRec *rec, const CcRecFrame *f, int slot);
 bool cc_idle_looked(const CcRec *rec); /* code of the chain inspects frames */
 int cc_idle_recipe(CcRec *rec, const CcAct *act, int slot, bool looked, CcMap *memo); /* -1: the variable is unset */
 
+/* ---- checkpoint.c ---- */
+void cc_checkpoint_end(CcTrace *t); /* marks what leaves checkpoints (CcAction.leaves) */
+
 /* ---- traceback.c ---- */
 /* It has a traceback, and code of the chain may inspect its frames. */
 bool cc_traceback_looked(CcRec *rec, PyObject *exception);
