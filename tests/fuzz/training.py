@@ -88,6 +88,62 @@ def make(compile, dtype):
         def backward(ctx, g):
             return g * 2 + ctx.saved_tensors[0] * 0.1
 
+    class Gated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return a * torch.sigmoid(b)
+
+        @staticmethod
+        def backward(ctx, g):
+            a, b = ctx.saved_tensors
+            s = torch.sigmoid(b)
+            return g * s if ctx.needs_input_grad[0] else None, (g * a * s * (1 - s)) if ctx.needs_input_grad[1] else None
+
+    class Held(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, k):
+            ctx.s, ctx.k = torch.tanh(a), k
+            return ctx.s * k
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * (1 - ctx.s * ctx.s) * ctx.k, None
+
+    class Centred(torch.autograd.Function):
+        @staticmethod
+        def forward(a):
+            return a - a.mean(-1, keepdim=True)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(output)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, g):
+            return g - g.mean(-1, keepdim=True) * 0.5 + ctx.saved_tensors[0] * 0.1
+
+    class Sign(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            return (a > 0.2718).to(a.dtype)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.clamp(-1, 1)
+
+    class Turned(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a)
+            ctx.shape = b.shape
+            return a @ b
+
+        @staticmethod
+        def backward(ctx, g):
+            return None, (ctx.saved_tensors[0].t() @ g).reshape(ctx.shape)
+
     def twice(m, a, out):
         return out * 2
 
@@ -189,6 +245,11 @@ torch.zeros_like(<a>).index_add(0, torch.arange(<a>.shape[0]), <a>)
 <a>[torch.tensor([0, 0])]
 <a>[..., torch.tensor([0, -1])]
 <a>[<a>.detach() > 0]
+Held.apply(<a>, 1.5)
+Held.apply(<a>, n)
+Centred.apply(six(<a>))
+Sign.apply(<a>)
+Gated.apply(<a>, <a>)
 <a>.index_select(0, torch.tensor([0]))
 F.interpolate(<a>.reshape(1, 1, -1), scale_factor=2, mode="linear")
 F.max_pool1d(<a>.reshape(1, 1, -1), 2, ceil_mode=True)
@@ -241,6 +302,9 @@ torch.where(<a> > <b>, <a>, <b>)
 torch.lerp(<a>, <b>, 0.3)
 torch.addcmul(<a>, <b>, <b>, value=0.5)
 six(<a>) @ six(<b>).t()
+Gated.apply(<a>, <b>)
+Gated.apply(six(<a>), six(<b>)[:1].expand(six(<a>).shape))
+Turned.apply(six(<a>).tanh(), six(<b>).t().contiguous())
 six(<a>) * six(<b>).sum(0)
 torch.cat([six(<a>), six(<b>)])
 torch.cat([six(<a>), six(<b>)], 0).view(-1)
