@@ -88,6 +88,8 @@ COMPARED = [
     "(l := [a], l.remove(b), len(l))[2]", "operator.contains([a], b)", "operator.eq([a], [b])", "operator.eq((a,), (b,))", "{'k': a} == {'k': b}",
     "('k', a) in {'k': b}.items()", "a in {'k': b}.values()", "(a, b) in [(b, b)]", "[(a, 1)].count((b, 1))",
     "collections.deque([a]) == collections.deque([b])", "operator.indexOf([b], a)", "operator.countOf([b], a)", "collections.deque([b]).index(a)",
+    "[[[[[a]]]]] == [[[[[b]]]]]", "types.MappingProxyType({'k': a}) == types.MappingProxyType({'k': b})",
+    "operator.eq([[[[[a]]]]], [[[[[b]]]]])", "(a, [b]) == (b, [a])",
     "collections.deque([b]).count(a)", "types.SimpleNamespace(a=a) == types.SimpleNamespace(a=b)",
 ]  # fmt: skip
 
@@ -151,3 +153,32 @@ def test_ints_written_to_a_deque_while_recording():
             state.n = i
             _, v = compiled(torch.ones(2))
             assert (held["a"] if isinstance(held, dict) else held[-1]) is v and v == i + 1
+
+
+def test_methods_are_those_of_one_object():
+    class Held:
+        def m(self):
+            return 1
+
+    def fn(x, a, b):
+        return x * 2, a.m == b.m, len({a.m, b.m}), [a.m].count(b.m)
+
+    compiled = ccompile.compile(fn)
+    a, b = Held(), Held()
+    for other in (b, b, b, a, b, a):
+        assert compiled(torch.ones(2), a, other)[1:] == fn(torch.ones(2), a, other)[1:]
+
+
+def test_lists_of_objects_are_compared_by_place():
+    """No graph break, and a guard a place."""
+    first, second = [Plain() for _ in range(200)], [Plain() for _ in range(200)]
+
+    def fn(x, a, b):
+        return x * 2, a == b
+
+    compiled = ccompile.compile(fn)
+    for a, b in ((first, second), (first, second), (first, [*first]), (first, [*first[:-1], second[-1]]), (first, second)):
+        assert compiled(torch.ones(2), a, b)[1] == fn(torch.ones(2), a, b)[1]
+    report = ccompile.api.compiled_of(compiled).report()
+    assert EAGER or not report["breaks_seen"]
+    assert EAGER or len(report["entries"][0]["segments"][0]["guards"]) < 1500

@@ -597,3 +597,109 @@ def test_under_autocast():
             y.sum().backward()
             got.append((y, *[g.grad for g in given]))
         torch.testing.assert_close(got[1], got[0], rtol=2e-2, atol=2e-2)
+
+
+# ---- what running forward and backward once more must not do ---------------------------------------------------------
+def norm_with_statistics(ctx, x):
+    y = torch.nn.functional.batch_norm(x, STATISTICS[0], STATISTICS[1], training=True)
+    return y * 2
+
+
+def asks_for_parameter(ctx, x, w):
+    ctx.k = 3 if isinstance(w, torch.nn.Parameter) else 2
+    return x * ctx.k
+
+
+def asks_for_identity(ctx, a, b):
+    ctx.save_for_backward(a, b)
+    return a * 2 if a is b else a * b
+
+
+def asks_its_context(ctx, x):
+    ctx.k = 3 if isinstance(ctx, torch.autograd.function.FunctionCtx) else 2
+    return x * ctx.k
+
+
+def catches(ctx, x):
+    try:
+        ctx.no_such_method()
+    except AttributeError:
+        ctx.k = 3
+    try:
+        ctx.mark_non_differentiable()
+    except AttributeError:
+        ctx.k = 5
+    return x * ctx.k
+
+
+STATISTICS = torch.zeros(4), torch.ones(4)
+by_k = lambda ctx, g, *_: (g * ctx.k, None)[: len(ctx.needs_input_grad)]  # noqa: E731
+TWICE = {
+    "running statistics": function(norm_with_statistics, lambda ctx, g: g * 2),
+    "gumbel": function(lambda ctx, x: torch.nn.functional.gumbel_softmax(x, dim=-1), lambda ctx, g: g),
+    "rrelu": function(lambda ctx, x: torch.nn.functional.rrelu(x, 0.1, 0.3, True), lambda ctx, g: g),
+    "attention with dropout": function(
+        lambda ctx, x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5)[0], lambda ctx, g: g),
+    "binomial": function(lambda ctx, x: torch.binomial(x.abs() + 1, x.sigmoid()), lambda ctx, g: g),
+    "draws in the backward": function(lambda ctx, x: x * 2, lambda ctx, g: torch.nn.functional.gumbel_softmax(g, dim=-1)),
+    "in place": function(lambda ctx, x: torch.nn.functional.leaky_relu(x, 0.1, inplace=True), lambda ctx, g: g),
+    "in place by position": function(lambda ctx, x: torch.nn.functional.leaky_relu(x, 0.1, True), lambda ctx, g: g),
+    "what asks its context": function(asks_its_context, by_k),
+    "what catches": function(catches, by_k),
+    "saved tensors are new ones": function(
+        lambda ctx, x: (ctx.save_for_backward(x), x * 2)[1],
+        lambda ctx, g: g * (2 if ctx.saved_tensors[0] is ctx.saved_tensors[0] else 3)),
+    "strides of the gradient": function(lambda ctx, x: x * 2, lambda ctx, g: g * 2 if g.is_contiguous() else g * 3),
+    "a stride of the gradient": function(lambda ctx, x: x * 2, lambda ctx, g: g * (g.stride(0) + 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_nothing_tells_of_a_second_run(name):
+    """Values, gradients, statistics and the generator's state after each call, the recording one among them."""
+    custom = TWICE[name]
+    fn = lambda x: custom.apply(x * 1.5)  # noqa: E731
+    compiled = ccompile.compile(fn)
+    for i in range(4):
+        found = []
+        for f in (fn, compiled):
+            for s, v in zip(STATISTICS, (0.0, 1.0), strict=True):
+                s.fill_(v + i)
+            torch.manual_seed(i)
+            x = torch.randn(4, 4, requires_grad=True)
+            try:
+                y = f(x)
+                drawn = torch.rand(2)
+                (y.sum() if i % 2 else (y * y).sum()).backward()
+                found.append((y.detach(), x.grad, drawn, torch.rand(2), [s.clone() for s in STATISTICS]))
+            except RuntimeError as e:
+                found.append(str(e)[:40])
+        torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("forward, backward", [(asks_for_parameter, by_k), (asks_for_identity, lambda ctx, g: (g, g))])
+def test_operands_are_the_callers(forward, backward):
+    custom, w = function(forward, backward), torch.nn.Parameter(torch.full((4, 4), 3.0))
+    for fn in (lambda x: custom.apply(x, w), lambda x: custom.apply(x, x), lambda x: custom.apply(y := x * 2, y)):
+        compiled = ccompile.compile(fn)
+        for i in range(4):
+            x = leaves(i)[0]
+            torch.testing.assert_close(compiled(x), fn(x))
+
+
+@pytest.mark.parametrize("context", ["no_grad", "enable_grad"])
+def test_grad_mode_behind_a_function_that_sets_it(context):
+    """No operand requires a gradient, so forward is recorded; apply() restores grad mode, unseen."""
+
+    def switches(ctx, x):
+        with getattr(torch, context)():
+            y = x * 2
+        return y.sin()
+
+    custom = function(switches, lambda ctx, g: g)
+    fn = lambda x, t: custom.apply(x.sin() * 2) * t.cos()  # noqa: E731
+    compiled = ccompile.compile(fn)
+    for _ in range(4):
+        x, t = torch.ones(3), torch.ones(3, requires_grad=True)
+        assert compiled(x, t).requires_grad and torch.is_grad_enabled()
+        torch.testing.assert_close(compiled(x, t), fn(x, t))

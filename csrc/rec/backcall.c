@@ -44,6 +44,8 @@ static const char templates[] =
     "    saved_tensors = ()\n"
     "    def save_for_backward(self, *tensors):\n"
     "        self.saved_tensors = tensors\n"
+    "    def set_materialize_grads(self, value):\n"
+    "        pass\n"
     "def differentiated(Context):\n"
     "    def run(function, apart, needs, inputs, gradient):\n"
     "        context = Context()\n"

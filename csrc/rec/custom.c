@@ -8,6 +8,8 @@
  * recording ends, and the next one leaves this Function to torch (CC_SITE_FUNCTION). */
 #include "rec_events.h"
 
+enum { CPU = 1 };
+
 /* ------------------------------------------------------------------ a graph aside */
 
 /* What the recording of the call's surroundings has, meanwhile. */
@@ -45,6 +47,8 @@ static void swap(CcTrace *a, CcTrace *b) {
     SWAP(a->redraws, b->redraws);
     SWAP(a->python, b->python);
     SWAP(a->ops, b->ops);
+    SWAP(a->scoped, b->scoped);
+    SWAP(a->other_autocast, b->other_autocast);
 }
 
 static void swap_maps(CcRec *rec, Aside *a) {
@@ -106,7 +110,7 @@ static bool takes(CcRec *rec, PyObject *o) {
     if (!cc_tens_is(o)) return !cc_sym_within(rec, o, 4) && !cc_value_symbolic(rec, o) && !cc_number_varies(rec, o, 4);
     if (!cc_tens_plain(o) || cc_value_origin(rec, o) == CC_O_UNKNOWN || cc_node_unsized(rec, o)) return false;
     cc_tens_read(o, true, &t);
-    return t.type.ndim >= 0 && t.type.dtype != CC_DT_OTHER;
+    return t.type.ndim >= 0 && t.type.device == CPU && t.type.dtype != CC_DT_OTHER;
 }
 
 /* An alias that torch does not count as a view for autograd, and the trace's name for it: an input of the graph. */
@@ -131,7 +135,7 @@ static PyObject *gradient(CcRec *rec, const CcAct *act, PyObject *result) {
     return r;
 }
 
-/* The inputs: aliases, one for each tensor, and the other operands. */
+/* The inputs: aliases of the tensors, and the other operands. */
 static PyObject *inputs(CcRec *rec, const CcAct *act, PyObject *const *in, int n) {
     PyObject *tuple = PyTuple_New(n);
     for (int i = 0; tuple != NULL && i < n; i++) {
@@ -217,7 +221,7 @@ static bool find_gradient(CcRec *rec, PyObject *o, CcFunction *f, int k) {
     if (o == Py_None) return true;
     if (f->grad[k] < 0) return false;
     const CcType *g = &f->graph->val.at[f->grad[k]].type;
-    return cc_type_same_shape(g, t) && g->dtype == t->dtype;
+    return cc_type_same_shape(g, t) && g->dtype == t->dtype && g->device == t->device;
 }
 
 /* Gradients of the operands that require them. */
@@ -311,11 +315,11 @@ static PyObject *run(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *cons
 }
 
 bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
-                      CcFunction *f) {
+                      bool wrote, CcFunction *f) {
     const CcTrace *trace = rec->trace;
     PyObject *forward = cc_kernel_forward(cls);
     *f = (CcFunction){0};
-    if (!cc_tens_is(result) || !cc_tens_requires_grad(result) || cc_mode_autocast_cpu()) return true;
+    if (!cc_tens_is(result) || !cc_tens_requires_grad(result) || cc_mode_autocast_cpu() || wrote) return true;
     if (forward == NULL || is_left_to_torch(rec, forward) || !cc_kernel_derives(cls)) return true;
     bool resized = false;
     for (int i = 0; i < n; i++) {

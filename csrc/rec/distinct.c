@@ -4,7 +4,7 @@
  * compared. (An object that is met twice has a guard anyway.) */
 #include "rec_events.h"
 
-enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15, MAX_WITHIN = 64, DEPTH = 4 };
+enum { MAX_MEMBERS = 1024, MAX_PAIRS = 1 << 15, MAX_WITHIN = 64, DEPTH = 6 };
 
 /* Objects in a container that have an identity of their own. */
 typedef struct Objects {
@@ -48,19 +48,25 @@ static void collect_dict(CcRec *rec, Objects *out, PyObject *dict, int member, i
 
 /* member < 0: o is the container itself. */
 static void collect(CcRec *rec, Objects *out, PyObject *o, int member, int depth) {
-    if (o == NULL || depth < 0) return;
+    if (o == NULL || cc_plain(rec, o)) return;
     const bool in_c = !cc_python_class(Py_TYPE(o));
     const bool items = PyTuple_Check(o) || PyList_Check(o), dict = PyDict_Check(o), set = PyAnySet_Check(o);
     const bool view = cc_value_view(o) != NULL, deque = cc_known_is(o, CC_KNOWN_DEQUE);
+    const bool container = items || dict || set || view || deque;
+    if (Py_IS_TYPE(o, &PyDictProxy_Type) || (container && depth == 0)) {
+        rec->opaque = Py_TYPE(o)->tp_name; /* not looked through */
+        return;
+    }
     if (cc_same_nan(o)) {
         out->nans = true;
         cc_value_which(rec, o);
     }
-    if (by_identity(o) && !(in_c && (items || dict || set || view || deque))) {
+    if (by_identity(o) && !(in_c && container)) {
         cc_vec_push(&out->at, o);
         cc_vec_push(&out->member, CC_MAX(member, 0));
     }
-    if (items) collect_items(rec, out, PySequence_Fast_ITEMS(o), PySequence_Fast_GET_SIZE(o), member, depth - 1);
+    if (PyMethod_Check(o)) collect(rec, out, PyMethod_GET_SELF(o), member, depth - 1);
+    else if (items) collect_items(rec, out, PySequence_Fast_ITEMS(o), PySequence_Fast_GET_SIZE(o), member, depth - 1);
     else if (dict) collect_dict(rec, out, o, member, depth - 1);
     else if (set) {
         PyObject *item;
@@ -72,7 +78,7 @@ static void collect(CcRec *rec, Objects *out, PyObject *o, int member, int depth
         collect_dict(rec, out, cc_obj_dict(o), member, depth - 1); /* SimpleNamespace */
 }
 
-/* Results of nodes are new objects. Unknown objects are the event's own affair. */
+/* False: there are too many pairs. */
 static bool separate(CcRec *rec, PyObject *a, PyObject *b) {
     if (a == b || Py_TYPE(a) != Py_TYPE(b)) return true;
     if (rec->distinct.n > MAX_PAIRS) return false;
@@ -128,6 +134,16 @@ static void operands(CcRec *rec, PyObject *const *in, int n, bool values, bool w
     if (!ok && n > 0) rec->opaque = Py_TYPE(in[0])->tp_name; /* too many pairs */
 }
 
+/* == and < of two lists or tuples compare what is at the same place. */
+static void places(CcRec *rec, PyObject *a, PyObject *b) {
+    const Py_ssize_t n = CC_MIN(PySequence_Fast_GET_SIZE(a), PySequence_Fast_GET_SIZE(b));
+    if (cc_plain(rec, a) || cc_plain(rec, b)) return;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *const in[] = {PySequence_Fast_ITEMS(a)[i], PySequence_Fast_ITEMS(b)[i]};
+        if (!cc_value_const(in[0]) || !cc_value_const(in[1]) || cc_same_nan(in[0])) operands(rec, in, 2, true, false);
+    }
+}
+
 void cc_distinct_call(const CcBuiltin *b) {
     static const CcTrait meeting[] = {CC_TRAIT_HASHES,    CC_TRAIT_HASHES_ALL, CC_TRAIT_COUNTS,
                                       CC_TRAIT_MAKES_SET, CC_TRAIT_EQUALS,     CC_TRAIT_FINDS};
@@ -145,7 +161,12 @@ static bool hashes(PyObject *o) { return PyDict_Check(o) || PyAnySet_Check(o) ||
 /* For single keys: cc_distinct_members, or a guard that looks the key up. */
 void cc_distinct_event(CcRec *rec, const CcEvent *ev) {
     switch (ev->kind) {
-    case CC_EV_COMPARE: operands(rec, ev->in, 2, true, false); return;
+    case CC_EV_COMPARE:
+        if ((PyList_CheckExact(ev->in[0]) && PyList_CheckExact(ev->in[1])) ||
+            (PyTuple_CheckExact(ev->in[0]) && PyTuple_CheckExact(ev->in[1])))
+            places(rec, ev->in[0], ev->in[1]);
+        else operands(rec, ev->in, 2, true, false);
+        return;
     case CC_EV_CONTAINS:
         if (!PyDict_Check(ev->in[0]) && !PyAnySet_Check(ev->in[0])) operands(rec, ev->in, 2, true, false);
         return;

@@ -34,12 +34,14 @@ static void restore_dict(CcRec *rec, PyObject *dict) {
 }
 
 static void restore_deque(CcRec *rec, PyObject *deque) {
-    for (Py_ssize_t i = 0, n = PySequence_Size(deque); i < n; i++) {
-        PyObject *item = PySequence_GetItem(deque, i), *own = original(rec, item);
+    PyObject *items = PySequence_List(deque);
+    if (items == NULL) cc_raised_clear();
+    for (Py_ssize_t i = 0; items != NULL && i < PyList_GET_SIZE(items); i++) {
+        PyObject *own = original(rec, PyList_GET_ITEM(items, i));
         if (own != NULL && PySequence_SetItem(deque, i, own) < 0) cc_raised_clear();
         Py_XDECREF(own);
-        Py_XDECREF(item);
     }
+    Py_XDECREF(items);
 }
 
 static void restore_inside(CcRec *rec, PyObject *o) {

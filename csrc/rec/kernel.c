@@ -248,22 +248,124 @@ bool cc_kernel_sets_up_apart(PyObject *cls) {
     return base != NULL && function_of(cls, "setup_context") != function_of(base, "setup_context");
 }
 
-/* Names that tell an alias without a gradient from the tensor itself, or grad mode. */
-static bool tells_aliases(PyCodeObject *co) {
-    static const char *const names[] = {"requires_grad",   "is_leaf", "grad_fn",         "_version", "_base",
-                                        "is_grad_enabled", "storage", "untyped_storage", "data_ptr"};
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++)
-        for (int k = 0; k < CC_COUNT(names); k++)
-            if (cc_text_is(PyTuple_GET_ITEM(co->co_names, i), names[k])) return true;
+static bool among(PyObject *name, const char *const *names, int n) {
+    for (int i = 0; i < n; i++)
+        if (cc_text_is(name, names[i])) return true;
     return false;
 }
 
 static bool names_sizes(PyCodeObject *co) {
-    static const char *const names[] = {"shape", "size", "numel", "nelement", "len", "stride", "nbytes"};
+    static const char *const sizes[] = {"shape", "size", "numel", "nelement", "len", "stride", "nbytes"};
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++)
-        for (int k = 0; k < CC_COUNT(names); k++)
-            if (cc_text_is(PyTuple_GET_ITEM(co->co_names, i), names[k])) return true;
+        if (among(PyTuple_GET_ITEM(co->co_names, i), sizes, CC_COUNT(sizes))) return true;
     return false;
+}
+
+/* Does the code store an attribute of this name (of its context, as it writes to nothing else)? */
+static bool stores(PyCodeObject *co, PyObject *name) {
+    const CcCode *code = cc_code_get(co);
+    if (code == NULL) cc_raised_clear();
+    for (int i = 0; code != NULL && i < code->n; i++)
+        if (code->insn[i].op == CC_INSN_STORE_ATTR && PyTuple_GET_ITEM(co->co_names, code->insn[i].arg) == name)
+            return true;
+    return false;
+}
+
+/* Names that code may use which runs once more, on aliases of its operands: nothing behind them writes, draws random
+ * numbers, warns, or tells an alias from the tensor itself; nor do torch's ops that only compute. */
+static bool harmless_name(PyObject *name) {
+    static const char *const names[] = {"torch",
+                                        "nn",
+                                        "functional",
+                                        "math",
+                                        "pi",
+                                        "inf",
+                                        "nan",
+                                        "e",
+                                        "finfo",
+                                        "eps",
+                                        "min",
+                                        "max",
+                                        "shape",
+                                        "size",
+                                        "numel",
+                                        "nelement",
+                                        "dim",
+                                        "ndim",
+                                        "dtype",
+                                        "device",
+                                        "T",
+                                        "mT",
+                                        "H",
+                                        "mH",
+                                        "real",
+                                        "imag",
+                                        "float16",
+                                        "bfloat16",
+                                        "float32",
+                                        "float64",
+                                        "int8",
+                                        "uint8",
+                                        "int16",
+                                        "int32",
+                                        "int64",
+                                        "no_grad",
+                                        "enable_grad",
+                                        "save_for_backward",
+                                        "saved_tensors",
+                                        "needs_input_grad",
+                                        "set_materialize_grads",
+                                        "len",
+                                        "range",
+                                        "tuple",
+                                        "list",
+                                        "int",
+                                        "float",
+                                        "bool",
+                                        "abs",
+                                        "sum",
+                                        "slice",
+                                        "zip",
+                                        "enumerate",
+                                        "tensor",
+                                        "to",
+                                        "type_as"};
+    return among(name, names, CC_COUNT(names)) || cc_torch_computes(name);
+}
+
+/* Code that asks for identity, or catches what an alias or our context would raise, might tell these. `x is None` tells
+ * nothing. */
+static bool asks_identity(PyCodeObject *co) {
+    const CcCode *code = cc_code_get(co);
+    if (code == NULL) cc_raised_clear();
+    for (int i = 0; code != NULL && i < code->n; i++) {
+        const CcInsn *insn = &code->insn[i];
+        if (insn->op == CC_INSN_EXC_MATCH || insn->op == CC_INSN_CONTAINS) return true;
+        if (insn->op != CC_INSN_IS) continue;
+        const bool none =
+            i > 0 && insn[-1].op == CC_INSN_CONST && PyTuple_GET_ITEM(co->co_consts, insn[-1].arg) == Py_None;
+        if (!none) return true;
+    }
+    return code == NULL;
+}
+
+/* Whether the function may run once more without a trace. `others`: what has stored attributes of the context. */
+static bool runs_again(PyCodeObject *co, PyCodeObject *const *others, int n) {
+    static const char *const keywords[] = {"inplace", "out"};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(co->co_names, i);
+        bool ok = harmless_name(name);
+        for (int k = 0; k < n && !ok; k++) ok = stores(others[k], name);
+        if (!ok) return false;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_consts); i++) {
+        PyObject *names = PyTuple_GET_ITEM(co->co_consts, i);
+        for (Py_ssize_t k = 0; PyTuple_Check(names) && k < PyTuple_GET_SIZE(names); k++)
+            if (PyUnicode_Check(PyTuple_GET_ITEM(names, k)) &&
+                among(PyTuple_GET_ITEM(names, k), keywords, CC_COUNT(keywords)))
+                return false;
+    }
+    return !asks_identity(co);
 }
 
 /* A number or text among the globals may be another one when autograd calls the backward. */
@@ -298,15 +400,19 @@ bool cc_kernel_sizes(PyObject *cls) {
 }
 
 bool cc_kernel_derives(PyObject *cls) {
-    static const char *const others[] = {"forward", "setup_context"};
-    PyFunctionObject *f = unwrapped(function_of(cls, "backward"));
-    if (f == NULL || f->func_closure != NULL || !keeps((PyObject *)f, DEPTH)) return false;
-    PyCodeObject *co = (PyCodeObject *)f->func_code;
-    for (int i = 0; i < CC_COUNT(others); i++) {
-        const PyFunctionObject *other = function_of(cls, others[i]);
-        if (other == NULL || tells_aliases((PyCodeObject *)other->func_code)) return false;
+    const PyFunctionObject *f[] = {function_of(cls, "forward"), function_of(cls, "setup_context"),
+                                   unwrapped(function_of(cls, "backward"))};
+    enum { N = CC_COUNT(f) };
+    PyCodeObject *co[N];
+    for (int i = 0; i < N; i++) {
+        if (f[i] == NULL) return false;
+        co[i] = (PyCodeObject *)f[i]->func_code;
     }
-    return pure_code(co, f->func_globals) && !tells_aliases(co) && !reads_constants(co, f->func_globals);
+    for (int i = 0; i < N; i++)
+        if ((i != 1 || cc_kernel_sets_up_apart(cls)) && !runs_again(co[i], co, N)) return false;
+    PyObject *globals = f[N - 1]->func_globals;
+    return f[N - 1]->func_closure == NULL && keeps((PyObject *)f[N - 1], DEPTH) && pure_code(co[N - 1], globals) &&
+           !reads_constants(co[N - 1], globals);
 }
 
 static bool pure_method(PyObject *cls, const char *name) {
@@ -316,17 +422,17 @@ static bool pure_method(PyObject *cls, const char *name) {
 }
 
 /* A number, a text, or a tuple of such: a size, a stride. */
-static bool plain_argument(PyObject *o) {
+static bool plain_argument(PyObject *o, int depth) {
     if (!PyTuple_Check(o) || cc_python_class(Py_TYPE(o))) return cc_value_const(o);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
-        if (!plain_argument(PyTuple_GET_ITEM(o, i))) return false;
+        if (depth == 0 || !plain_argument(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
     return true;
 }
 
 bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n) {
     PyObject *cls = PyCFunction_Check(apply) ? PyCFunction_GET_SELF(apply) : NULL;
     for (int i = 0; i < n; i++)
-        if (!cc_tens_is(in[i]) && !plain_argument(in[i])) return false;
+        if (!cc_tens_is(in[i]) && !plain_argument(in[i], 3)) return false;
     return cls != NULL && PyType_Check(cls) && pure_method(cls, "forward") && pure_method(cls, "setup_context") &&
            !cc_kernel_globals_written(rec);
 }

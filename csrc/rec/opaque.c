@@ -163,16 +163,27 @@ bool cc_opaque_differentiates(CcRec *rec, PyObject *const *in, int n) {
     return requires;
 }
 
+/* How often the tensors have been written to. */
+static uint64_t writes_to(PyObject *const *in, int n) {
+    uint64_t writes = 0;
+    for (int i = 0; i < n; i++)
+        if (cc_tens_is(in[i])) writes += cc_tens_version(in[i]);
+    return writes;
+}
+
 /* In a replay torch calls forward, and later autograd calls backward; or a stage computes both (custom.c). */
 CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     guard_function_class(rec, PyCFunction_GET_SELF(f));
     cc_vec_push(&rec->keep, Py_NewRef(f));
+    const uint64_t before = writes_to(in, n);
     ev->result = cc_call_unseen(act, f, in, n, kwnames);
     (void)cc_look_take_read(); /* forward may read data, because a replay calls it again */
     if (ev->result != NULL && checkable(ev->result)) {
         CcFunction function;
-        if (!cc_custom_record(rec, act, PyCFunction_GET_SELF(f), in, n, ev->result, &function)) return CC_DONE;
-        /* the sizes of what could be recorded follow from those of the operands */
+        if (!cc_custom_record(rec, act, PyCFunction_GET_SELF(f), in, n, ev->result, writes_to(in, n) != before,
+                              &function))
+            return CC_DONE;
+        /* the sizes of what could be recorded don't depend on data: its nodes have rows */
         const bool checked = !rec->trace->impure && function.graph == NULL;
         const CcCallSpec spec = {.form = CC_F_CALL,
                                  .target = f,
@@ -185,7 +196,7 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
                                  .checked = checked,
                                  .function = &function};
         (void)cc_node_add(rec, act, &spec, ev->result);
-        cc_functions_free_one(&function);
+        cc_functions_free_one(&function); /* if no node has taken it over */
         return CC_DONE;
     }
     PyObject *type, *value, *tb;
@@ -193,6 +204,14 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
     (void)cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply raises, or returns more than tensors");
     PyErr_Restore(type, value, tb);
     return CC_DONE;
+}
+
+/* apply() has switched grad mode off, unseen; what forward has set restores that, not what was before. */
+static bool sets_state(CcRec *rec, const CcAct *act) {
+    const CcRecFrame *f = cc_rec_frame(rec, (CcAct *)act);
+    for (int i = f != NULL ? f->call_nodes : 0; i < rec->trace->node.n; i++)
+        if (rec->trace->node.at[i].state) return true;
+    return false;
 }
 
 CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *result) {
@@ -204,6 +223,8 @@ CcGo cc_opaque_apply_after(CcRec *rec, CcAct *act, PyObject *bound, PyObject *re
     if (!known_result(rec, result))
         return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT,
                              "Function.apply returns something that its forward does not show");
+    if (cc_mode_grad_now() && sets_state(rec, act))
+        return cc_rec_poison(rec, act, CC_R_TORCH_EFFECT, "Function.apply of a forward that sets grad mode");
     if (PyTuple_CheckExact(result)) cc_value_fresh(rec, result);
     return CC_OK;
 }

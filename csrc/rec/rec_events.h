@@ -177,16 +177,16 @@ CcGo cc_backcall_pure(CcRec *rec, CcAct *act, CcEvent *ev, CcPure pure, PyObject
                       PyObject *kwnames);
 
 /* ---- distinct.c: objects that C code compares or hashes ---- */
-/* Guards that `item` (NULL: each member) of a set or of a dict's keys is not one of the other members. False: there are too
- * many. */
+/* C code hashes `item`, or (NULL) each member of a set or of a dict's keys: guards that it is not one of the other members.
+ * False: there are too many members, or pairs. */
 bool cc_distinct_members(CcRec *rec, PyObject *container, PyObject *item);
 void cc_distinct_event(CcRec *rec, const CcEvent *ev);
 
 /* ---- custom.c ---- */
-/* Records what the class's forward and backward compute, for these operands; f->graph: NULL, if that can't be recorded. result:
- * what Function.apply has returned. False: the recording has ended. */
+/* Records what the class's forward and backward compute, for these operands; f->graph: NULL, if that can't be recorded.
+ * result: what Function.apply has returned; wrote: it has written to an operand. False: the recording has ended. */
 bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
-                      CcFunction *f);
+                      bool wrote, CcFunction *f);
 
 /* ---- opaque.c ---- */
 CC_MUST int cc_opaque_init(void);

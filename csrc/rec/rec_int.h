@@ -693,8 +693,8 @@ CcKernel cc_kernel_of(CcRec *rec, const char *name); /* a callable of torch.ops,
  * code changes and the trace reads later. */
 /* Whether the forward of this Function.apply accesses only its operands, writes to none and draws no random numbers. */
 bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n);
-/* Whether the backward of this autograd.Function, too, accesses only its operands, and no function of it tells aliases of its
- * operands from these. */
+/* Whether the backward of this autograd.Function, too, accesses only its operands, and its functions may run once more, on
+ * aliases, without a trace: by the names that their code uses. */
 bool cc_kernel_derives(PyObject *cls);
 bool cc_kernel_sizes(PyObject *cls);                  /* it may read sizes of tensors as numbers */
 CC_BORROW PyObject *cc_kernel_forward(PyObject *cls); /* the code of its forward; NULL: it has none in Python */

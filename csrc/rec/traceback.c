@@ -97,7 +97,7 @@ void cc_traceback_forget(CcRec *rec) {
 }
 
 /* Raising it again has put entries in front of its traceback: so does an effect. */
-static void extend_in_replays(CcRec *rec, CcAct *act, struct CcException *e) {
+static void extend_in_replays(CcRec *rec, CcAct *act, const struct CcException *e) {
     PyObject *now = traceback_of(e->object);
     const bool longer = now != e->traceback && ends_with(now, e->traceback);
     PyObject *added = longer ? copy_entries(now, e->traceback, Py_None) : NULL;
@@ -113,8 +113,10 @@ static void extend_in_replays(CcRec *rec, CcAct *act, struct CcException *e) {
 
 void cc_traceback_end(CcRec *rec, CcAct *act) {
     for (int i = 0; i < rec->exceptions.n; i++) {
-        const CcProv *p = cc_value_find(rec, rec->exceptions.at[i].object); /* NULL: it may be dead */
-        if (p != NULL && p->origin == CC_O_SOURCE) extend_in_replays(rec, act, &rec->exceptions.at[i]);
+        const struct CcException e = rec->exceptions.at[i]; /* its guard may be noted as another one */
+        const CcProv *p = cc_value_find(rec, e.object);     /* NULL, or another object: it is dead */
+        if (p != NULL && p->origin == CC_O_SOURCE && PyExceptionInstance_Check(p->object))
+            extend_in_replays(rec, act, &e);
     }
 }
 

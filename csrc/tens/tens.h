@@ -161,6 +161,8 @@ typedef struct CcTorch {
  * cc_torch_attr: what reading attribute `name` of a tensor does. */
 CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
+bool cc_torch_computes(
+    PyObject *name); /* ops of this name (interned) make tensors, write to none and draw no numbers */
 /* Whether one of the first two operands is a number or a tensor of floats: a division or a power computes with floats. */
 bool cc_torch_takes_float(PyObject *const *args, Py_ssize_t n);
 

@@ -373,6 +373,11 @@ static int load_facts(void) {
     return 0;
 }
 
+bool cc_torch_computes(PyObject *name) {
+    const int64_t *at = cc_map_find(&X.facts, name); /* names in code objects are interned */
+    return at != NULL && FACT[*at].cls == CC_T_OP && !(FACT[*at].flags & (W | R));
+}
+
 static int raises_when(const char *name) {
     PyObject *key = PyUnicode_FromString(name);
     if (key) PyUnicode_InternInPlace(&key);
