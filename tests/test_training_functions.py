@@ -339,7 +339,6 @@ IN_STAGES = {
     "a tuple among the operands": lambda x, w: NormedOver.apply(x @ w, (4,), 1e-5).sin(),
     "sizes among the operands": lambda x, w: NormedOver.apply(x @ w, w.shape[1:], 1e-5).sin(),
     "quantised": lambda x, w: Quantised.apply(x, torch.tensor(0.25)) @ Quantised.apply(w, torch.tensor(0.5)),
-    "a scale that requires a gradient and gets none": lambda x, w: Quantised.apply(x @ w, w.abs().mean()).tanh(),
     "mish": lambda x, w: Mish.apply(x @ w).sum(),
     "setup_context": lambda x, w: (Leaky.apply(x @ w, 0.1) * 2).exp(),
     "a tensor in the context": lambda x, w: Kept.apply(x @ w).cos(),
@@ -402,12 +401,22 @@ def test_a_second_derivative_of_once_differentiable():
 
 
 def test_a_function_that_gives_another_one_no_gradient():
-    """Autograd calls the first one's backward with zeros: x gets zeros, not None."""
-    fn = lambda x, w: Quantised.apply(w * 2, Mish.apply(x * 3).mean()).tanh()  # noqa: E731
-    compiled = ccompile.compile(fn)
-    for i in range(4):
-        torch.testing.assert_close(gradients(compiled, leaves(i)), gradients(fn, leaves(i)))
-        assert torch.equal(gradients(fn, leaves(i))[0], torch.zeros(4, 4))
+    """Autograd calls the first one's backward with zeros: x gets zeros, not None; also through an op of torch's, or a break."""
+
+    def broken(x, w):
+        y = Mish.apply(x * 3).mean()
+        print(end="")
+        return Quantised.apply(w * 2, y).tanh()
+
+    for fn in (
+        lambda x, w: Quantised.apply(w * 2, Mish.apply(x * 3).mean()).tanh(),
+        lambda x, w: Quantised.apply(w * 2, torch.linalg.svdvals(Mish.apply(x * 3))[0]).tanh(),
+        broken,
+    ):
+        compiled = ccompile.compile(fn)
+        for i in range(4):
+            torch.testing.assert_close(gradients(compiled, leaves(i)), gradients(fn, leaves(i)))
+            assert torch.equal(gradients(fn, leaves(i))[0], torch.zeros(4, 4))
 
 
 @pytest.mark.parametrize("name, raises", [("mish", True), ("a tensor in the context", False), ("the gradient itself", False)])
@@ -597,6 +606,105 @@ def test_under_autocast():
             y.sum().backward()
             got.append((y, *[g.grad for g in given]))
         torch.testing.assert_close(got[1], got[0], rtol=2e-2, atol=2e-2)
+
+
+def held_mask(ctx, x):
+    ctx.mask = x > 0
+    return x.clamp(min=0)
+
+
+def saved_exp(ctx, x):
+    y = x.exp()
+    ctx.save_for_backward(y)
+    return y * 2
+
+
+def saved_in_vain(ctx, x):
+    ctx.save_for_backward(x)
+    return x * 2
+
+
+def held_view_of_the_result(ctx, x):
+    y = x * 2
+    ctx.v = y.view(-1)
+    return y
+
+
+def saved_view_of_the_result(ctx, x):
+    y = x * 2
+    ctx.save_for_backward(y.view(-1))
+    return y
+
+
+def counted(ctx, g):
+    ctx.n = ctx.n + 1
+    return g * ctx.n
+
+
+def counting_from_one(ctx, x):
+    ctx.n = 1
+    return x * 2
+
+
+WRITTEN = {  # what is written to between forward and backward: operand, result
+    "a mask": function(held_mask, lambda ctx, g: g * ctx.mask),
+    "a saved intermediate": function(saved_exp, lambda ctx, g: g * ctx.saved_tensors[0]),
+    "saved in vain": function(saved_in_vain, lambda ctx, g: g * 2),
+    "a view of the result": function(held_view_of_the_result, lambda ctx, g: g * ctx.v.view(g.shape)),
+    "a saved view of the result": function(saved_view_of_the_result, lambda ctx, g: g * ctx.saved_tensors[0].view(g.shape)),
+}
+
+
+@pytest.mark.parametrize("written", ["operand", "result", "operand in the function"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_before_the_backward(name, written):
+    custom = WRITTEN[name]
+
+    def fn(x):
+        h = x * 1.5
+        y = custom.apply(h)
+        if written == "operand in the function":
+            h.add_(1)
+        return h, y, y.sum()
+
+    compiled = ccompile.compile(fn)
+    for i in range(4):
+        found = []
+        for f in (fn, compiled):
+            x = leaves(i)[0]
+            h, y, total = f(x)
+            with torch.no_grad():
+                if written == "operand":
+                    h.add_(1)
+                elif written == "result":
+                    y.add_(1)
+            try:
+                total.backward()
+                found.append(x.grad)
+            except RuntimeError as e:
+                assert "modified" in str(e) and "inplace" in str(e)
+                found.append(None)
+        assert (found[0] is None) == (found[1] is None)
+        assert found[0] is None or torch.allclose(found[1], found[0])
+
+
+def test_a_context_that_the_backward_writes():
+    custom = function(counting_from_one, counted)
+    for f in (fn := lambda x: custom.apply(x * 2).sum(), ccompile.compile(fn)):
+        for i in range(3):
+            x = leaves(i)[0]
+            y = f(x)
+            y.backward(retain_graph=True)
+            y.backward()
+            assert torch.equal(x.grad, torch.full((4, 4), 2 * (2.0 + 3.0)))
+
+
+def test_a_gradient_for_a_number_raises():
+    custom = function(lambda ctx, x, k: x * k, lambda ctx, g: (g, g))
+    for f in (fn := lambda x: custom.apply(x * 2, 3.0).sum(), ccompile.compile(fn)):
+        for i in range(3):
+            with pytest.raises(RuntimeError, match="gradient different than None"):
+                f(leaves(i)[0]).backward()
 
 
 # ---- what running forward and backward once more must not do ---------------------------------------------------------

@@ -324,10 +324,8 @@ static void note_outside(const Run *run) {
     if (t->open && t->root->ended != run->ended) t->outside = true;
 }
 
-static int backward(void *at, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
-    Run *run = at;
+static int differentiate(Run *run, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
     Stage *s = &run->training->stage.at[run->stage];
-    note_outside(run);
     if (is_watched(run)) return cc_torchgrad_make(run, saved, given, wanted, grad);
     Backward *b = find_backward(run->training, s, given, wanted);
     if (b->plan == NULL) return cc_torchgrad_make(run, saved, given, wanted, grad);
@@ -336,6 +334,46 @@ static int backward(void *at, PyObject **saved, PyObject *const *given, const bo
     if (status == 0 && verify) b->wrong = !cc_torchgrad_verify(run, saved, given, wanted, grad);
     b->verified = true;
     return status;
+}
+
+static bool has_functions(const CcGraph *g, const CcStage *s) {
+    bool any = false;
+    for (int i = 0; i < s->node.n; i++) any = any || g->node.at[s->node.at[i]].function != 0;
+    return any;
+}
+
+static PyObject *zeros_of(const CcGraph *g, int value) {
+    PyObject *made = cc_tens_empty(&g->val.at[value].type, NULL);
+    PyObject *r = made != NULL ? PyObject_CallMethod(made, "zero_", NULL) : NULL;
+    Py_XDECREF(made);
+    return r;
+}
+
+/* A custom Function behind the stage may give None for what the stage has made. Autograd comes through all outputs of a
+ * stage or through none (grad/apart.c), and the backward of a custom Function gets zeros for an undefined gradient. */
+static int backward_with_zeros(Run *run, PyObject **saved, PyObject *const *given, const bool *wanted,
+                               PyObject **grad) {
+    const CcGraph *g = run->training->graph;
+    const CcStage *s = run->training->stage.at[run->stage].cut;
+    PyObject **all = cc_mem_get(sizeof *all * ((size_t)s->out.n + 1));
+    bool ok = true;
+    for (int k = 0; k < s->out.n && ok; k++) {
+        const bool lacks = given[k] == Py_None && cc_rules_needs(g, s->out.at[k]);
+        all[k] = lacks ? zeros_of(g, s->out.at[k]) : Py_NewRef(given[k]);
+        ok = all[k] != NULL;
+    }
+    const int status = ok ? differentiate(run, saved, all, wanted, grad) : -1;
+    for (int k = 0; k < s->out.n; k++) Py_XDECREF(all[k]);
+    free(all);
+    return status;
+}
+
+static int backward(void *at, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
+    Run *run = at;
+    note_outside(run);
+    return has_functions(run->training->graph, run->training->stage.at[run->stage].cut)
+               ? backward_with_zeros(run, saved, given, wanted, grad)
+               : differentiate(run, saved, given, wanted, grad);
 }
 
 static const CcAutogradKind KIND = {forward, backward, free_run};

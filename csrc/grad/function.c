@@ -1,7 +1,7 @@
 /* function: custom autograd.Functions (CcFunction), whose backward is the user's.
  *
  * In a stage, the nodes of the forward replace the call. A mark behind them, a node without a result, lists the call's
- * operands and the values that the forward has made; there, the backward is added, in place of the derivatives of the
+ * operands, the values that the forward has made, and the result; there, the backward is added, in place of the derivatives of the
  * forward's nodes. */
 #include "grad_int.h"
 
@@ -25,7 +25,6 @@ static int most_operands(const CcGraph *g) {
     return most;
 }
 
-/* The last value that the forward makes. */
 int cc_function_result(const CcGraph *g, const CcNode *mark) {
     return cc_graph_operand(g, mark, mark->n_in - 1)->value;
 }
@@ -35,6 +34,13 @@ void cc_function_kept(const CcGraph *g, const CcNode *mark, bool *kept) {
     for (int k = 0; k < f->n_in; k++)
         if (f->kept[k]) kept[cc_graph_operand(g, mark, k)->value] = true;
     if (f->kept[f->n_in]) kept[cc_function_result(g, mark)] = true;
+}
+
+void cc_function_pinned(const CcGraph *g, const CcNode *mark, bool *pinned) {
+    const CcFunction *f = cc_graph_function(g, mark);
+    bool all = true;
+    for (int k = 0; k < f->n_in; k++) all = all && f->kept[k];
+    for (int k = f->n_in; !all && k < mark->n_in; k++) pinned[cc_graph_operand(g, mark, k)->value] = true;
 }
 
 static void add_mark(Adjoint *a, const CcNode *call, const CcFunction *f, const int *map) {
@@ -47,6 +53,7 @@ static void add_mark(Adjoint *a, const CcNode *call, const CcFunction *f, const 
     for (int i = 0; i < f->n_forward; i++)
         for (int k = 0; k < f->graph->node.at[i].n_out; k++)
             cc_vec_push(&g->operand, value_of(map[f->graph->node.at[i].out0 + k]));
+    cc_vec_push(&g->operand, value_of(call->out0));
     mark.n_in = g->operand.n - mark.in0;
     (void)cc_edit_insert(g, a->before, &mark);
 }
@@ -104,25 +111,11 @@ static int own(Adjoint *a, const CcFunction *f, int value, const int *map) {
     return made ? map[value] : emit(a, CC_OP_copy, &t, value_of(map[value]));
 }
 
-/* Without a gradient, what made the operand gets an undefined one. If that is another Function, torch gives its
- * backward zeros; so it is left to torch. */
-static bool leaves_undefined(const Adjoint *a, const CcNode *mark, const CcFunction *f) {
-    int calls = 0;
-    bool leaves = false;
-    for (int i = 0; i < a->g->node.n; i++) calls += cc_function_is_mark(&a->g->node.at[i]);
-    for (int k = 0; k < f->n_in; k++) {
-        const int v = cc_graph_operand(a->g, mark, k)->value;
-        leaves = leaves || (f->grad[k] < 0 && a->wanted[v] && a->g->val.at[v].def >= 0);
-    }
-    return leaves && calls > 1;
-}
-
 bool cc_function_apply(Adjoint *a, const CcNode *mark) {
     const CcFunction *f = cc_graph_function(a->g, mark);
     int *map = cc_mem_get(sizeof *map * ((size_t)f->graph->val.n + 1)), at = f->n_in;
     CcOperand *in = cc_mem_get(sizeof *in * ((size_t)most_operands(f->graph) + 1));
     CcType types[CC_OPERANDS_MAX];
-    bool ok = !leaves_undefined(a, mark, f);
     for (int k = 0; k < f->n_in; k++) map[k] = cc_graph_operand(a->g, mark, k)->value;
     for (int i = 0; i < f->n_forward; i++)
         for (int k = 0; k < f->graph->node.at[i].n_out; k++)
@@ -139,5 +132,5 @@ bool cc_function_apply(Adjoint *a, const CcNode *mark) {
         if (f->grad[k] >= 0 && a->wanted[map[k]]) cc_adjoint_add(a, map[k], own(a, f, f->grad[k], map));
     free(in);
     free(map);
-    return ok;
+    return true;
 }

@@ -117,6 +117,8 @@ bool cc_function_apply(Adjoint *a, const CcNode *mark);       /* as cc_rules_app
 int cc_function_result(const CcGraph *g, const CcNode *mark); /* the call's result */
 /* Marks the values that eager saves for the backward. */
 void cc_function_kept(const CcGraph *g, const CcNode *mark, bool *kept);
+/* Marks what the forward has made, if an operand may be written to before the backward: this can't be computed again. */
+void cc_function_pinned(const CcGraph *g, const CcNode *mark, bool *pinned);
 
 /* ---- joint.c: replaces nodes by those that rules.c differentiates: with autocast's casts, and recurrent layers as their
  * parts ---- */

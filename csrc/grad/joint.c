@@ -88,6 +88,7 @@ typedef struct Cut {
     bool *again;  /* [node] of the forward, which the backward repeats */
     bool *leaves; /* [value] made in a checkpoint, and read behind it */
     bool *shown;  /* [value] an output of the stage that code outside may write to */
+    bool *pinned; /* [value] saved if the backward reads it, as its operands may be written to meanwhile */
     bool *anew;   /* [value] shown, and read by the backward of the checkpoint that made it, which computes it anew */
 } Cut;
 
@@ -156,7 +157,7 @@ static bool may_save(const Cut *c, const CcNode *n, int value) {
 static int repeats(const Cut *c, int value) {
     const int def = c->g->val.at[value].def;
     const CcNode *n = def >= 0 ? &c->g->node.at[def] : NULL;
-    if (n == NULL || c->exists[value] || c->leaves[value] || !(is_cheap(n) || cc_op_is_view(n->op)))
+    if (n == NULL || c->exists[value] || c->leaves[value] || c->pinned[value] || !(is_cheap(n) || cc_op_is_view(n->op)))
         return MOST_REPEATED + 1;
     int count = cc_op_is_view(n->op) ? 0 : 1;
     for (int k = 0; k < n->n_in && count <= MOST_REPEATED; k++) {
@@ -366,6 +367,9 @@ static void halve(const CcGraph *g, int n_forward, const CcGraph *whole, const C
     c.leaves = cc_mem_get((size_t)g->val.n + 1);
     c.shown = cc_mem_get((size_t)g->val.n + 1);
     c.anew = cc_mem_get((size_t)g->val.n + 1);
+    c.pinned = cc_mem_get((size_t)g->val.n + 1);
+    for (int i = 0; i < n_forward; i++)
+        if (cc_function_is_mark(&g->node.at[i])) cc_function_pinned(g, &g->node.at[i], c.pinned);
     c.again = live;
     for (int k = 0; k < s->in.n; k++) c.exists[s->in.at[k]] = true;
     for (int k = 0; k < s->out.n; k++) c.exists[s->out.at[k]] = true;
@@ -395,6 +399,7 @@ static void halve(const CcGraph *g, int n_forward, const CcGraph *whole, const C
     free(c.leaves);
     free(c.shown);
     free(c.anew);
+    free(c.pinned);
 }
 
 void cc_joint_spell(CcGraph *g) {

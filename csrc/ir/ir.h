@@ -291,7 +291,7 @@ typedef struct CcVal {
 
 /* A custom autograd.Function with one result, for operands of these types: what its forward and its backward compute.
  * The first values of `graph` are the call's tensor operands; the next one is the gradient of the result. Its first
- * n_forward nodes compute the result, which the last of them makes; the others are the backward's. */
+ * n_forward nodes are the forward's, the others are the backward's. */
 typedef struct CcFunction {
     struct CcGraph *graph;
     int n_in; /* tensor operands */

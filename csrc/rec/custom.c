@@ -178,13 +178,10 @@ static bool is_plain(const CcTrace *t, int n_inputs) {
     return true;
 }
 
-/* The input that the value is a view of, or is itself; -1: none. */
-static int shown_input(const CcGraph *g, int value) {
-    while (g->val.at[value].def >= 0) {
-        const CcNode *n = &g->node.at[g->val.at[value].def];
-        if (!cc_op_is_view(n->op)) return -1;
-        value = cc_graph_source(g, n);
-    }
+/* The value whose memory this one shows. */
+static int memory_of(const CcGraph *g, int value) {
+    while (g->val.at[value].def >= 0 && cc_op_is_view(g->node.at[g->val.at[value].def].op))
+        value = cc_graph_source(g, &g->node.at[g->val.at[value].def]);
     return value;
 }
 
@@ -193,32 +190,42 @@ static int value_of(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_VALUE ? p->id : -1;
 }
 
-/* Marks what save_for_backward has got. Autograd tells of writes to it; what is kept in another way may be written, and
- * the backward would see that: false, if it is an operand or the result. */
+/* Marks what save_for_backward has got, if the backward unpacks it: autograd tells of writes to it then. What is kept in
+ * another way may be written, and the backward would see that: false, if it is an operand or the result. */
 static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
     PyObject *dict = cc_obj_dict(context), *key, *value;
+    PyObject *unpacked = dict != NULL ? cc_obj_item(dict, "unpacked") : NULL;
     Py_ssize_t pos = 0;
     while (dict != NULL && PyDict_Next(dict, &pos, &key, &value)) {
-        const bool saved = cc_text_is(key, "saved_tensors");
-        const int v = value_of(rec, value);
-        if (v >= 0 && (v == f->result || shown_input(f->graph, v) >= 0)) return false;
-        if (v < 0 && !cc_value_const(value) && !PyTuple_Check(value)) return false;
-        for (Py_ssize_t i = 0; v < 0 && PyTuple_Check(value) && i < PyTuple_GET_SIZE(value); i++) {
-            PyObject *item = PyTuple_GET_ITEM(value, i);
-            const int of = value_of(rec, item), input = of >= 0 ? shown_input(f->graph, of) : -1;
-            if (of < 0 ? !cc_value_const(item) : !saved) return false;
-            if (of == f->result) f->kept[f->n_in] = true;
-            if (input >= 0 && input < f->n_in) f->kept[input] = true;
+        const bool saved = cc_text_is(key, "saved"), tuple = PyTuple_Check(value);
+        if (!tuple && !cc_value_const(value) && value_of(rec, value) < 0) return false;
+        for (Py_ssize_t i = 0, n = tuple ? PyTuple_GET_SIZE(value) : 1; i < n; i++) {
+            PyObject *item = tuple ? PyTuple_GET_ITEM(value, i) : value;
+            const int v = value_of(rec, item), memory = v >= 0 ? memory_of(f->graph, v) : -1;
+            if (v < 0 && !cc_value_const(item)) return false;
+            if (v < 0 || (memory != f->result && f->graph->val.at[memory].def >= 0)) continue;
+            if (!saved) return false;
+            if (memory == f->result) f->kept[f->n_in] = unpacked == Py_True;
+            if (memory < f->n_in) f->kept[memory] = unpacked == Py_True;
         }
     }
     return dict != NULL;
 }
 
+/* A leaf gets no gradient if the backward gives None; for what else torch has made, its backward gets an undefined one. */
+static bool is_leaf(PyObject *o) {
+    PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
+    const bool is = leaf == Py_True;
+    Py_XDECREF(leaf);
+    cc_raised_clear();
+    return is;
+}
+
 /* The gradient of operand k: false, if it has another shape or dtype, or is no tensor of the graph. */
-static bool find_gradient(CcRec *rec, PyObject *o, CcFunction *f, int k) {
+static bool find_gradient(CcRec *rec, PyObject *gradient, PyObject *operand, CcFunction *f, int k) {
     const CcType *t = &f->graph->val.at[k].type;
-    f->grad[k] = value_of(rec, o);
-    if (o == Py_None) return true;
+    f->grad[k] = value_of(rec, gradient);
+    if (gradient == Py_None) return is_leaf(operand);
     if (f->grad[k] < 0) return false;
     const CcType *g = &f->graph->val.at[f->grad[k]].type;
     return cc_type_same_shape(g, t) && g->dtype == t->dtype && g->device == t->device;
@@ -227,37 +234,47 @@ static bool find_gradient(CcRec *rec, PyObject *o, CcFunction *f, int k) {
 /* Gradients of the operands that require them. */
 static bool find_gradients(CcRec *rec, PyObject *gradients, PyObject *const *in, int n, CcFunction *f) {
     const bool one = !PyTuple_Check(gradients);
-    if (!one && PyTuple_GET_SIZE(gradients) != n) return false;
-    if (one && n != 1) return false;
+    if (one ? n != 1 : PyTuple_GET_SIZE(gradients) != n) return false;
     for (int i = 0, k = 0; i < n; i++) {
-        if (!cc_tens_is(in[i])) continue;
+        PyObject *gradient = one ? gradients : PyTuple_GET_ITEM(gradients, i);
+        if (!cc_tens_is(in[i])) {
+            if (gradient != Py_None) return false; /* torch raises */
+            continue;
+        }
         f->grad[k] = -1;
-        if (cc_tens_requires_grad(in[i]) && !find_gradient(rec, one ? gradients : PyTuple_GET_ITEM(gradients, i), f, k))
-            return false;
+        if (cc_tens_requires_grad(in[i]) && !find_gradient(rec, gradient, in[i], f, k)) return false;
         k++;
     }
     return true;
 }
 
-/* Moves the nodes that the result depends on to the front, and drops those without a result. */
-static void sort(CcFunction *f) {
-    CcGraph *g = f->graph;
-    CC_VEC(CcNode) nodes = {0};
-    bool *read = cc_mem_get((size_t)g->val.n + 1), *forward = cc_mem_get((size_t)g->node.n + 1);
-    read[f->result] = true;
+/* Marks the nodes that the values which are `read` are computed from. */
+static void mark_needed(const CcGraph *g, bool *read, bool *needed) {
     for (int i = g->node.n - 1; i >= 0; i--) {
         const CcNode *n = &g->node.at[i];
-        for (int k = 0; k < n->n_out; k++) forward[i] = forward[i] || read[n->out0 + k];
-        for (int k = 0; forward[i] && k < n->n_in; k++) {
+        for (int k = 0; k < n->n_out; k++) needed[i] = needed[i] || read[n->out0 + k];
+        for (int k = 0; needed[i] && k < n->n_in; k++) {
             const CcOperand *o = cc_graph_operand(g, n, k);
             if (o->kind == CC_IN_VALUE) read[o->value] = true;
         }
     }
-    for (int i = 0; i < g->node.n; i++)
-        if (forward[i]) cc_vec_push(&nodes, g->node.at[i]);
-    f->n_forward = nodes.n;
-    for (int i = 0; i < g->node.n; i++)
-        if (!forward[i] && g->node.at[i].n_out > 0) cc_vec_push(&nodes, g->node.at[i]);
+}
+
+/* Drops what neither the result nor a gradient needs. n_forward: nodes that the forward has recorded. */
+static void keep_needed(CcFunction *f, int n_forward) {
+    CcGraph *g = f->graph;
+    CC_VEC(CcNode) nodes = {0};
+    bool *read = cc_mem_get((size_t)g->val.n + 1), *needed = cc_mem_get((size_t)g->node.n + 1);
+    read[f->result] = true;
+    for (int k = 0; k < f->n_in; k++)
+        if (f->grad[k] >= 0) read[f->grad[k]] = true;
+    mark_needed(g, read, needed);
+    f->n_forward = 0;
+    for (int i = 0; i < g->node.n; i++) {
+        if (!needed[i]) continue;
+        cc_vec_push(&nodes, g->node.at[i]);
+        if (i < n_forward) f->n_forward++;
+    }
     SWAP(g->node.at, nodes.at);
     SWAP(g->node.n, nodes.n);
     SWAP(g->node.cap, nodes.cap);
@@ -265,7 +282,7 @@ static void sort(CcFunction *f) {
         for (int k = 0; k < g->node.at[i].n_out; k++) g->val.at[g->node.at[i].out0 + k].def = i;
     cc_vec_free(&nodes);
     free(read);
-    free(forward);
+    free(needed);
 }
 
 /* A result that is memory of its own, of the type that torch's has. */
@@ -279,14 +296,21 @@ static bool find_result(CcRec *rec, PyObject *own, PyObject *torchs, CcFunction 
     return type->dtype == t.type.dtype && type->device == t.type.device && cc_type_same_layout(type, &t.type);
 }
 
-/* told: what run() gave. Its values are those of the graph that is being recorded. */
-static bool describe(CcRec *rec, PyObject *told, PyObject *result, PyObject *const *in, int n, CcFunction *f) {
+/* What the two runs gave. */
+typedef struct Told {
+    PyObject *forward;   /* (result, context) */
+    PyObject *gradients; /* NULL: one of them raises */
+    int n_forward;       /* nodes that the forward has recorded */
+} Told;
+
+/* The values are those of the graph that is being recorded. */
+static bool describe(CcRec *rec, const Told *told, PyObject *result, PyObject *const *in, int n, CcFunction *f) {
     f->graph = rec->trace->graph;
     f->n_in = count_tensors(in, n);
     f->grad = cc_mem_get(sizeof *f->grad * ((size_t)f->n_in + 1));
     f->kept = cc_mem_get((size_t)f->n_in + 1);
-    return is_plain(rec->trace, f->n_in + 1) && find_result(rec, PyTuple_GET_ITEM(told, 0), result, f) &&
-           find_gradients(rec, PyTuple_GET_ITEM(told, 1), in, n, f) && find_kept(rec, PyTuple_GET_ITEM(told, 2), f);
+    return is_plain(rec->trace, f->n_in + 1) && find_result(rec, PyTuple_GET_ITEM(told->forward, 0), result, f) &&
+           find_gradients(rec, told->gradients, in, n, f) && find_kept(rec, PyTuple_GET_ITEM(told->forward, 1), f);
 }
 
 /* ------------------------------------------------------------------ recording */
@@ -298,20 +322,30 @@ static bool is_left_to_torch(const CcRec *rec, const PyObject *forward) {
     return false;
 }
 
-/* (result, gradients, context); NULL: the forward or the backward raises. */
-static PyObject *run(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result) {
-    PyObject *f = Py_XNewRef(cc_backcall_function(rec)), *told = NULL;
-    PyObject *apart = cc_kernel_sets_up_apart(cls) ? Py_True : Py_False;
+/* Calls a template, which rec->keep drops if the recording is given up. */
+static PyObject *call(PyObject *template, PyObject *const *args, int n) {
+    PyObject *r = NULL;
+    Py_XINCREF(template);
+    if (template != NULL) r = PyObject_Vectorcall(template, args, (size_t)n, NULL);
+    if (r == NULL) cc_raised_clear();
+    Py_XDECREF(template);
+    return r;
+}
+
+static void run(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result, Told *told) {
+    const CcTrace *trace = rec->trace;
     PyObject *needed = needs(in, n), *given = inputs(rec, act, in, n);
     PyObject *grad = given != NULL ? gradient(rec, act, result) : NULL;
-    if (f != NULL && needed != NULL && grad != NULL)
-        told = PyObject_CallFunctionObjArgs(f, cls, apart, needed, given, grad, NULL);
-    if (told == NULL) cc_raised_clear();
-    Py_XDECREF(f);
+    PyObject *const all[] = {cls, cc_kernel_sets_up_apart(cls) ? Py_True : Py_False, needed, given};
+    if (needed != NULL && grad != NULL) told->forward = call(cc_backcall_function(rec), all, CC_COUNT(all));
+    if (told->forward != NULL && rec->trace == trace) {
+        told->n_forward = trace->graph->node.n;
+        PyObject *const rest[] = {cls, PyTuple_GET_ITEM(told->forward, 1), grad};
+        told->gradients = call(cc_backcall_template(rec, "backward", NULL), rest, CC_COUNT(rest));
+    }
     Py_XDECREF(needed);
     Py_XDECREF(given);
     Py_XDECREF(grad);
-    return told;
 }
 
 bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
@@ -330,12 +364,14 @@ bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *con
     Aside aside;
     Py_INCREF(forward);
     begin(rec, &aside);
-    PyObject *told = run(rec, act, cls, in, n, result);
+    Told told = {0};
+    run(rec, act, cls, in, n, result, &told);
     const bool alive = rec->trace == trace && rec->effect.n == aside.n_effects;
-    const bool ok = alive && told != NULL && describe(rec, told, result, in, n, f);
-    Py_XDECREF(told);
+    const bool ok = alive && told.gradients != NULL && describe(rec, &told, result, in, n, f);
+    Py_XDECREF(told.forward);
+    Py_XDECREF(told.gradients);
     f->graph = end(rec, &aside, trace);
-    if (ok) sort(f);
+    if (ok) keep_needed(f, told.n_forward);
     if (!ok || (resized && !cc_functions_scale(f))) cc_functions_free_one(f);
     if (!alive) {
         if (rec->trace == trace) {

@@ -261,12 +261,13 @@ static bool names_sizes(PyCodeObject *co) {
     return false;
 }
 
-/* Does the code store an attribute of this name (of its context, as it writes to nothing else)? */
+/* Does the code store an attribute of this name, or (NULL) any? It is one of its context, as it writes to nothing else. */
 static bool stores(PyCodeObject *co, PyObject *name) {
     const CcCode *code = cc_code_get(co);
     if (code == NULL) cc_raised_clear();
     for (int i = 0; code != NULL && i < code->n; i++)
-        if (code->insn[i].op == CC_INSN_STORE_ATTR && PyTuple_GET_ITEM(co->co_names, code->insn[i].arg) == name)
+        if ((code->insn[i].op == CC_INSN_STORE_ATTR || code->insn[i].op == CC_INSN_DELETE_ATTR) &&
+            (name == NULL || PyTuple_GET_ITEM(co->co_names, code->insn[i].arg) == name))
             return true;
     return false;
 }
@@ -410,6 +411,7 @@ bool cc_kernel_derives(PyObject *cls) {
     }
     for (int i = 0; i < N; i++)
         if ((i != 1 || cc_kernel_sets_up_apart(cls)) && !runs_again(co[i], co, N)) return false;
+    if (stores(co[N - 1], NULL)) return false; /* a second backward would see that */
     PyObject *globals = f[N - 1]->func_globals;
     return f[N - 1]->func_closure == NULL && keeps((PyObject *)f[N - 1], DEPTH) && pure_code(co[N - 1], globals) &&
            !reads_constants(co[N - 1], globals);

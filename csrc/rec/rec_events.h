@@ -130,8 +130,8 @@ CC_BORROW PyObject *cc_backcall_template(CcRec *rec, const char *name, PyObject 
  * template: of backcall.c; "wrap" passes the arguments on. */
 CC_BORROW PyObject *cc_backcall_around(CcRec *rec, const char *template, PyObject *f);
 CC_BORROW PyObject *cc_backcall_wrap(CcRec *rec, PyObject *f); /* by "wrap" */
-/* Calls the forward and the backward of an autograd.Function: (class, whether it has a setup_context, which operands need
- * gradients, operands, gradient of the result) -> (result, gradients, context). */
+/* Calls the forward of an autograd.Function: (class, whether it has a setup_context, which operands need gradients,
+ * operands) -> (result, context). */
 CC_BORROW PyObject *cc_backcall_function(CcRec *rec);
 /* Performs the event by a call of f, which rec->keep holds. */
 CcGo cc_backcall_perform(CcEvent *ev, PyObject *f, PyObject *const *in, int n);
