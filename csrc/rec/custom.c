@@ -3,9 +3,10 @@
  * Under grad mode a call of Function.apply is one node (opaque.c), for which torch can always call it. While recording,
  * its forward and its backward are also run once more, on aliases of the operands and a gradient of ones, and recorded
  * in a graph of their own, so that a stage of compiled training can contain the call (grad/function.c). The backward
- * runs early: it must be pure, and read nothing but its context, its gradient and functions of torch. Then the two are
- * calls like any other: what they read of the world outside has guards. If they do what can't be recorded, the
- * recording ends, and the next one leaves this Function to torch (CC_SITE_FUNCTION). */
+ * runs early, and nobody may notice that forward runs twice: so their code names nothing but ops that compute
+ * (cc_kernel_derives). Apart from that they are calls like any other, and what they read of the world outside has
+ * guards. If they do what can't be recorded, the recording ends, and the next one leaves this Function to torch
+ * (CC_SITE_FUNCTION). */
 #include "rec_events.h"
 
 enum { CPU = 1 };
@@ -27,7 +28,7 @@ typedef struct Aside {
         (b) = held;                                                                                                    \
     } while (0)
 
-/* Exchanges what nodes are added to. */
+/* Exchanges what nodes are added to, and what they note. */
 static void swap(CcTrace *a, CcTrace *b) {
     SWAP(a->graph, b->graph);
     SWAP(a->input, b->input);
