@@ -2,6 +2,7 @@
 hold for one, and the other way round."""
 
 import collections
+import math
 import operator
 
 import ccompile
@@ -182,3 +183,24 @@ def test_lists_of_objects_are_compared_by_place():
     report = ccompile.api.compiled_of(compiled).report()
     assert EAGER or not report["breaks_seen"]
     assert EAGER or len(report["entries"][0]["segments"][0]["guards"]) < 1500
+
+
+NAN_READS = {
+    "a node's argument": lambda x, k: torch.full_like(x, k),
+    "isnan": lambda x, k: (x * 2, math.isnan(k)),
+    "compared": lambda x, k: (x * 2, k != k, k < 1.0, abs(k) > 1),
+    "max": lambda x, k: (x * 2, max(1.0, k)),
+    "behind a break": lambda x, k: (x * 2, math.isnan((x * k).sum().item())),
+    "returned": lambda x, k: (x * 2, k),
+}
+
+
+@pytest.mark.parametrize("name", NAN_READS)
+def test_a_new_nan_in_each_call(name):
+    """Nothing here finds it by identity, so no guard asks for the object: one recording serves all."""
+    compiled = ccompile.compile(NAN_READS[name])
+    for _ in range(8):
+        k = float("nan")
+        result = compiled(torch.ones(3), k)
+        assert name != "returned" or result[1] is k
+    assert EAGER or ccompile.api.compiled_of(compiled).report()["recordings"] == 1

@@ -24,6 +24,7 @@ typedef struct Stage {
     CC_VEC(int) diff; /* indices into cut->in: inputs that gradients flow to, as turns.c sorts them */
     int last_write;   /* index into cut->node; 0: there is none */
     bool plain;       /* none of its results has a gradient */
+    bool functions;   /* custom autograd.Functions are among its nodes */
     /* for torchgrad.c */
     GuardIds source;      /* objects that nodes take, other than tensors */
     CC_VEC(int) saved_at; /* [input] index into joint.saved; -1: not saved */

@@ -336,12 +336,6 @@ static int differentiate(Run *run, PyObject **saved, PyObject *const *given, con
     return status;
 }
 
-static bool has_functions(const CcGraph *g, const CcStage *s) {
-    bool any = false;
-    for (int i = 0; i < s->node.n; i++) any = any || g->node.at[s->node.at[i]].function != 0;
-    return any;
-}
-
 static PyObject *zeros_of(const CcGraph *g, int value) {
     PyObject *made = cc_tens_empty(&g->val.at[value].type, NULL);
     PyObject *r = made != NULL ? PyObject_CallMethod(made, "zero_", NULL) : NULL;
@@ -371,9 +365,8 @@ static int backward_with_zeros(Run *run, PyObject **saved, PyObject *const *give
 static int backward(void *at, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
     Run *run = at;
     note_outside(run);
-    return has_functions(run->training->graph, run->training->stage.at[run->stage].cut)
-               ? backward_with_zeros(run, saved, given, wanted, grad)
-               : differentiate(run, saved, given, wanted, grad);
+    return run->training->stage.at[run->stage].functions ? backward_with_zeros(run, saved, given, wanted, grad)
+                                                         : differentiate(run, saved, given, wanted, grad);
 }
 
 static const CcAutogradKind KIND = {forward, backward, free_run};

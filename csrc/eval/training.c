@@ -304,6 +304,7 @@ static bool prepare(const CcTraining *t, Stage *s, int *refused) {
     for (int i = 0; i < s->cut->node.n; i++) {
         const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
         if (n->flags & CC_N_WRITES) s->last_write = i;
+        s->functions = s->functions || n->function != 0;
         if (n->host >= 0 && !cc_repeat_takes(n) && !find_sources_of_node(t->trace, n, &s->source)) return false;
     }
     const Backward *all = whole_backward(t, s);

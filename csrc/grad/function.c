@@ -1,8 +1,8 @@
 /* function: custom autograd.Functions (CcFunction), whose backward is the user's.
  *
  * In a stage, the nodes of the forward replace the call. A mark behind them, a node without a result, lists the call's
- * operands, the values that the forward has made, and the result; there, the backward is added, in place of the derivatives of the
- * forward's nodes. */
+ * operands, the values that the forward has made, and the result; there, the backward is added, in place of the
+ * derivatives of the forward's nodes. */
 #include "grad_int.h"
 
 static bool is_call(const CcNode *n) { return n->function != 0 && n->op == CC_OP_host && n->n_out > 0; }

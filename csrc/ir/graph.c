@@ -38,6 +38,12 @@ int cc_graph_base(const CcGraph *g, int value) {
     return of ? of - 1 : value;
 }
 
+int cc_graph_viewed(const CcGraph *g, int value) {
+    for (int def; (def = g->val.at[value].def) >= 0 && cc_op_is_view(g->node.at[def].op);)
+        value = cc_graph_source(g, &g->node.at[def]);
+    return value;
+}
+
 int cc_graph_input(CcGraph *g, const CcType *type) {
     cc_vec_push(&g->val, (CcVal){.type = *type, .def = -1});
     return g->val.n - 1;

@@ -298,7 +298,7 @@ typedef struct CcFunction {
     int n_forward;
     int result;    /* value */
     int *grad;     /* [operand] value, of the operand's shape and dtype; -1: None */
-    uint8_t *kept; /* [operand, then the result] save_for_backward has got it */
+    uint8_t *kept; /* [operand, then the result] save_for_backward has got it, and the backward unpacks it */
 } CcFunction;
 typedef struct CcFunctions {
     int refs; /* copies of a graph share them */
@@ -342,17 +342,6 @@ void cc_graph_free(CcGraph *g);
 static inline const CcFunction *cc_graph_function(const CcGraph *g, const CcNode *n) {
     return &g->functions->at.at[n->function - 1];
 }
-
-/* ---- functions.c ---- */
-/* Takes over what `f` holds. -> its CcNode.function; 0: it holds nothing */
-int cc_functions_add(CcGraph *g, CcFunction *f);
-void cc_functions_share(CcGraph *to, const CcGraph *from); /* `to` has none */
-void cc_functions_release(CcFunctions *fs);
-void cc_functions_free_one(CcFunction *f);
-/* Whether the types of all its values follow from those of its operands. */
-bool cc_functions_scale(const CcFunction *f);
-/* Where the graph's operands have other sizes than a function's: gives the call one for these, or none. */
-void cc_functions_fit(CcGraph *g);
 const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i); /* i < n->n_in */
 /* The value of the first operand; -1: there is none, or it is not a tensor. */
 static inline int cc_graph_source(const CcGraph *g, const CcNode *n) {
@@ -362,6 +351,8 @@ static inline int cc_graph_source(const CcGraph *g, const CcNode *n) {
 int cc_graph_dim(const CcType *t, const CcOperand *o);
 /* the value itself, or the value that it is a window of */
 int cc_graph_base(const CcGraph *g, int value);
+/* the value itself, or the value that view ops have made it of */
+int cc_graph_viewed(const CcGraph *g, int value);
 int cc_graph_input(CcGraph *g, const CcType *type); /* -> value */
 /* Appends a node and makes its n_out values from `types`; -> node. Copies `operands`. */
 int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
@@ -433,6 +424,18 @@ typedef struct CcRoles {
 } CcRoles;
 /* False: the node is none, or its operands or results are too many or too few. */
 bool cc_roles_read(const CcGraph *g, const CcNode *n, CcRoles *r);
+
+/* ------------------------------------------------------------------ functions.c */
+
+/* Takes over what `f` holds. -> its CcNode.function; 0: it holds nothing */
+int cc_functions_add(CcGraph *g, CcFunction *f);
+void cc_functions_share(CcGraph *to, const CcGraph *from); /* `to` has none */
+void cc_functions_release(CcFunctions *fs);
+void cc_functions_free_one(CcFunction *f);
+/* Whether the types of all its values follow from those of its operands. */
+bool cc_functions_scale(const CcFunction *f);
+/* Where the graph's operands have other sizes than a function's: gives the call one for these, or none. */
+void cc_functions_fit(CcGraph *g);
 
 /* ------------------------------------------------------------------ edit.c: rewrites a graph in place */
 

@@ -375,6 +375,11 @@ CC_NEW PyObject *cc_obj_intern(const char *text); /* interned; never NULL */
 static inline bool cc_text_is(PyObject *s, const char *ascii) {
     return PyUnicode_GET_LENGTH(s) == (Py_ssize_t)strlen(ascii) && PyUnicode_CompareWithASCIIString(s, ascii) == 0;
 }
+static inline bool cc_text_among(PyObject *s, const char *const *ascii, int n) {
+    for (int i = 0; i < n; i++)
+        if (cc_text_is(s, ascii[i])) return true;
+    return false;
+}
 static inline bool cc_text_starts(PyObject *s, const char *ascii, size_t n) {
     return PyUnicode_IS_COMPACT_ASCII(s) && (size_t)PyUnicode_GET_LENGTH(s) >= n &&
            memcmp(PyUnicode_1BYTE_DATA(s), ascii, n) == 0;

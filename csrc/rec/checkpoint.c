@@ -145,9 +145,8 @@ static void note_closure(CcRec *rec, const CcAct *act, PyObject *function) {
 /* Marks the node that made the memory of this value. */
 static void mark_leaving(CcTrace *t, int value) {
     const CcGraph *g = t->graph;
-    while (g->val.at[value].def >= 0 && cc_op_is_view(g->node.at[g->val.at[value].def].op))
-        value = cc_graph_source(g, &g->node.at[g->val.at[value].def]);
-    const CcNode *n = g->val.at[value].def >= 0 ? &g->node.at[g->val.at[value].def] : NULL;
+    const int def = g->val.at[cc_graph_viewed(g, value)].def;
+    const CcNode *n = def >= 0 ? &g->node.at[def] : NULL;
     if (n != NULL && n->checkpoint != 0 && n->n_out == 1) t->node.at[n->host].leaves = true;
 }
 

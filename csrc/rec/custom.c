@@ -179,13 +179,6 @@ static bool is_plain(const CcTrace *t, int n_inputs) {
     return true;
 }
 
-/* The value whose memory this one shows. */
-static int memory_of(const CcGraph *g, int value) {
-    while (g->val.at[value].def >= 0 && cc_op_is_view(g->node.at[g->val.at[value].def].op))
-        value = cc_graph_source(g, &g->node.at[g->val.at[value].def]);
-    return value;
-}
-
 static int value_of(CcRec *rec, PyObject *o) {
     const CcProv *p = o != NULL && cc_tens_is(o) ? cc_value_find(rec, o) : NULL;
     return p != NULL && p->origin == CC_O_VALUE ? p->id : -1;
@@ -202,7 +195,7 @@ static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
         if (!tuple && !cc_value_const(value) && value_of(rec, value) < 0) return false;
         for (Py_ssize_t i = 0, n = tuple ? PyTuple_GET_SIZE(value) : 1; i < n; i++) {
             PyObject *item = tuple ? PyTuple_GET_ITEM(value, i) : value;
-            const int v = value_of(rec, item), memory = v >= 0 ? memory_of(f->graph, v) : -1;
+            const int v = value_of(rec, item), memory = v >= 0 ? cc_graph_viewed(f->graph, v) : -1;
             if (v < 0 && !cc_value_const(item)) return false;
             if (v < 0 || (memory != f->result && f->graph->val.at[memory].def >= 0)) continue;
             if (!saved) return false;
@@ -213,20 +206,12 @@ static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
     return dict != NULL;
 }
 
-/* A leaf gets no gradient if the backward gives None; for what else torch has made, its backward gets an undefined one. */
-static bool is_leaf(PyObject *o) {
-    PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
-    const bool is = leaf == Py_True;
-    Py_XDECREF(leaf);
-    cc_raised_clear();
-    return is;
-}
-
-/* The gradient of operand k: false, if it has another shape or dtype, or is no tensor of the graph. */
+/* The gradient of operand k: false, if it has another shape or dtype, or is no tensor of the graph. If it is None, a leaf gets
+ * none, but what torch has made the operand by gets an undefined one. */
 static bool find_gradient(CcRec *rec, PyObject *gradient, PyObject *operand, CcFunction *f, int k) {
     const CcType *t = &f->graph->val.at[k].type;
     f->grad[k] = value_of(rec, gradient);
-    if (gradient == Py_None) return is_leaf(operand);
+    if (gradient == Py_None) return cc_attr_is_leaf(operand);
     if (f->grad[k] < 0) return false;
     const CcType *g = &f->graph->val.at[f->grad[k]].type;
     return cc_type_same_shape(g, t) && g->dtype == t->dtype && g->device == t->device;

@@ -11,12 +11,14 @@ typedef struct Objects {
     CC_VEC(PyObject *) at;
     CC_VEC(int) member; /* [object] of which member of the container it is a part */
     bool values;        /* of dicts, too, not only keys */
-    bool nans;          /* there are NaNs, which are found by identity, too */
+    CC_VEC(PyObject *) nan;
+    bool inside; /* it is a container */
 } Objects;
 
 static void free_objects(Objects *s) {
     cc_vec_free(&s->at);
     cc_vec_free(&s->member);
+    cc_vec_free(&s->nan);
 }
 
 /* Equal numbers and texts are interchangeable, but for NaNs (same.c). Functions may be matched by code. */
@@ -57,10 +59,8 @@ static void collect(CcRec *rec, Objects *out, PyObject *o, int member, int depth
         rec->opaque = Py_TYPE(o)->tp_name; /* not looked through */
         return;
     }
-    if (cc_same_nan(o)) {
-        out->nans = true;
-        cc_value_which(rec, o);
-    }
+    if (cc_same_nan(o)) cc_vec_push(&out->nan, o);
+    if (member < 0) out->inside = container;
     if (by_identity(o) && !(in_c && container)) {
         cc_vec_push(&out->at, o);
         cc_vec_push(&out->member, CC_MAX(member, 0));
@@ -113,6 +113,19 @@ bool cc_distinct_members(CcRec *rec, PyObject *container, PyObject *item) {
     return ok;
 }
 
+/* C code that looks for a NaN among the items of a container finds another one, or the same. Without a container, floats
+ * are compared by value. */
+static void which_nans(CcRec *rec, const Objects *each, int n) {
+    int nans = 0;
+    bool inside = false;
+    for (int i = 0; i < n; i++) {
+        nans += each[i].nan.n;
+        inside = inside || each[i].inside;
+    }
+    for (int i = 0; i < n && inside && nans > 1; i++)
+        for (int k = 0; k < each[i].nan.n; k++) cc_value_which(rec, each[i].nan.at[k]);
+}
+
 /* values: of dicts are compared, too; within: so are each operand's own parts with one another. */
 static void operands(CcRec *rec, PyObject *const *in, int n, bool values, bool within) {
     Objects *each = cc_mem_get(sizeof *each * ((size_t)n + 1));
@@ -120,8 +133,9 @@ static void operands(CcRec *rec, PyObject *const *in, int n, bool values, bool w
     for (int i = n - 1; i >= 0 && (any || i == n - 1); i--) { /* `"text" in names` looks at no name */
         each[i].values = values;
         collect(rec, &each[i], in[i], -1, DEPTH);
-        any = any || each[i].at.n > 0 || each[i].nans;
+        any = any || each[i].at.n > 0 || each[i].nan.n > 0;
     }
+    which_nans(rec, each, n);
     for (int i = 0; i < n; i++) {
         for (int k = 0; ok && k < i; k++) {
             ok = (int64_t)each[i].at.n * each[k].at.n <= MAX_PAIRS;
@@ -140,7 +154,8 @@ static void places(CcRec *rec, PyObject *a, PyObject *b) {
     if (cc_plain(rec, a) || cc_plain(rec, b)) return;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *const in[] = {PySequence_Fast_ITEMS(a)[i], PySequence_Fast_ITEMS(b)[i]};
-        if (!cc_value_const(in[0]) || !cc_value_const(in[1]) || cc_same_nan(in[0])) operands(rec, in, 2, true, false);
+        if (!cc_value_const(in[0]) || !cc_value_const(in[1])) operands(rec, in, 2, true, false);
+        for (int k = 0; k < 2 && cc_same_nan(in[0]) && cc_same_nan(in[1]); k++) cc_value_which(rec, in[k]);
     }
 }
 

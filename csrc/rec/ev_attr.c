@@ -89,13 +89,16 @@ static int guard_type_attr(CcRec *rec, PyTypeObject *type, PyObject *name, PyObj
     return guard;
 }
 
-/* x.grad: only autograd and set_gradient() write it. Reading it from a tensor that is not a leaf would warn. */
-static bool held_known(CcRec *rec, PyObject *o) {
-    if (!cc_tens_requires_grad(o)) return cc_value_source(rec, o) >= 0;
-    PyObject *leaf = PyObject_GetAttrString(o, "is_leaf");
+bool cc_attr_is_leaf(PyObject *tensor) {
+    PyObject *leaf = PyObject_GetAttrString(tensor, "is_leaf");
     Py_XDECREF(leaf);
     cc_raised_clear();
-    return leaf == Py_True && cc_value_source(rec, o) >= 0;
+    return leaf == Py_True;
+}
+
+/* x.grad: only autograd and set_gradient() write it. Reading it from a tensor that is not a leaf would warn. */
+static bool held_known(CcRec *rec, PyObject *o) {
+    return (!cc_tens_requires_grad(o) || cc_attr_is_leaf(o)) && cc_value_source(rec, o) >= 0;
 }
 
 /* A class attribute that this trace has written can be read through that class or its instances. Classes that inherit

@@ -178,11 +178,11 @@ bool cc_kernel_impure_name(PyObject *name) {
     return false;
 }
 
-static bool names_out(PyObject *consts) {
+bool cc_kernel_names_keyword(PyObject *consts, const char *const *keywords, int n) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(consts); i++) {
         PyObject *names = PyTuple_GET_ITEM(consts, i);
         for (Py_ssize_t k = 0; PyTuple_Check(names) && k < PyTuple_GET_SIZE(names); k++)
-            if (PyUnicode_Check(PyTuple_GET_ITEM(names, k)) && cc_text_is(PyTuple_GET_ITEM(names, k), "out"))
+            if (PyUnicode_Check(PyTuple_GET_ITEM(names, k)) && cc_text_among(PyTuple_GET_ITEM(names, k), keywords, n))
                 return true;
     }
     return false;
@@ -190,6 +190,7 @@ static bool names_out(PyObject *consts) {
 
 /* No op in place, no item stored, no `out=`, no function but torch's. */
 static bool pure_code(PyCodeObject *co, PyObject *globals) {
+    static const char *const out = "out";
     const CcCode *code = cc_code_get(co);
     if (code == NULL) cc_raised_clear();
     for (int i = 0; code != NULL && i < code->n; i++) {
@@ -203,7 +204,7 @@ static bool pure_code(PyCodeObject *co, PyObject *globals) {
         if (cc_kernel_impure_name(PyTuple_GET_ITEM(co->co_names, i))) return false;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_consts); i++)
         if (PyCode_Check(PyTuple_GET_ITEM(co->co_consts, i))) return false;
-    return code != NULL && !names_out(co->co_consts);
+    return code != NULL && !cc_kernel_names_keyword(co->co_consts, &out, 1);
 }
 
 /* A class method that does not read its class, whose attributes may change, is like a static method. */
@@ -248,16 +249,10 @@ bool cc_kernel_sets_up_apart(PyObject *cls) {
     return base != NULL && function_of(cls, "setup_context") != function_of(base, "setup_context");
 }
 
-static bool among(PyObject *name, const char *const *names, int n) {
-    for (int i = 0; i < n; i++)
-        if (cc_text_is(name, names[i])) return true;
-    return false;
-}
-
 static bool names_sizes(PyCodeObject *co) {
     static const char *const sizes[] = {"shape", "size", "numel", "nelement", "len", "stride", "nbytes"};
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++)
-        if (among(PyTuple_GET_ITEM(co->co_names, i), sizes, CC_COUNT(sizes))) return true;
+        if (cc_text_among(PyTuple_GET_ITEM(co->co_names, i), sizes, CC_COUNT(sizes))) return true;
     return false;
 }
 
@@ -331,7 +326,7 @@ static bool harmless_name(PyObject *name) {
                                         "tensor",
                                         "to",
                                         "type_as"};
-    return among(name, names, CC_COUNT(names)) || cc_torch_computes(name);
+    return cc_text_among(name, names, CC_COUNT(names)) || cc_torch_computes(name);
 }
 
 /* Code that asks for identity, or catches what an alias or our context would raise, might tell these. `x is None` tells
@@ -352,21 +347,14 @@ static bool asks_identity(PyCodeObject *co) {
 
 /* Whether the function may run once more without a trace. `others`: what has stored attributes of the context. */
 static bool runs_again(PyCodeObject *co, PyCodeObject *const *others, int n) {
-    static const char *const keywords[] = {"inplace", "out"};
+    static const char *const inplace = "inplace";
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_names); i++) {
         PyObject *name = PyTuple_GET_ITEM(co->co_names, i);
         bool ok = harmless_name(name);
         for (int k = 0; k < n && !ok; k++) ok = stores(others[k], name);
         if (!ok) return false;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(co->co_consts); i++) {
-        PyObject *names = PyTuple_GET_ITEM(co->co_consts, i);
-        for (Py_ssize_t k = 0; PyTuple_Check(names) && k < PyTuple_GET_SIZE(names); k++)
-            if (PyUnicode_Check(PyTuple_GET_ITEM(names, k)) &&
-                among(PyTuple_GET_ITEM(names, k), keywords, CC_COUNT(keywords)))
-                return false;
-    }
-    return !asks_identity(co);
+    return !cc_kernel_names_keyword(co->co_consts, &inplace, 1) && !asks_identity(co);
 }
 
 /* A number or text among the globals may be another one when autograd calls the backward. */

@@ -207,8 +207,8 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
 }
 
 /* apply() has switched grad mode off, unseen; what forward has set restores that, not what was before. */
-static bool sets_state(CcRec *rec, const CcAct *act) {
-    const CcRecFrame *f = cc_rec_frame(rec, (CcAct *)act);
+static bool sets_state(CcRec *rec, CcAct *act) {
+    const CcRecFrame *f = cc_rec_frame(rec, act);
     for (int i = f != NULL ? f->call_nodes : 0; i < rec->trace->node.n; i++)
         if (rec->trace->node.at[i].state) return true;
     return false;

@@ -12,6 +12,7 @@ CcGo cc_attr_after(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject
 CcGo cc_attr_store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v);
 CcGo cc_attr_not_there(CcRec *rec, CcAct *act, PyObject *o, PyObject *name); /* del o.name raised */
+bool cc_attr_is_leaf(PyObject *tensor);                                      /* for autograd */
 /* Before requires_grad of a tensor is set: guards that it is a leaf and no view, if it requires a gradient and is from
  * outside. False: it is no leaf, so setting raises, or it is a view, of which setting may do nothing. */
 bool cc_attr_guard_leaf(CcRec *rec, const CcAct *act, PyObject *o);

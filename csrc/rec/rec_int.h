@@ -393,6 +393,8 @@ bool cc_number_dict_key(CcRec *rec, PyObject *key); /* the same, and an equal ke
 
 /* ---- same.c: identity of equal numbers and strings ---- */
 bool cc_same_nan(PyObject *o); /* equal to nothing, so containers find it only by identity */
+int cc_same_giver(const CcRec *rec,
+                  PyObject *o); /* the only guard that compares with o by value; -1: none, or several */
 /* This constant's identity matters: guards that reads give this object. */
 void cc_same_which(CcRec *rec, PyObject *o);
 /* It is compared or hashed: guards what is in it and the identity of NaNs, also inside tuples; else rec->opaque tells. */
@@ -535,8 +537,8 @@ bool cc_traceback_looked(CcRec *rec, PyObject *exception);
 /* None: it has no traceback; NULL (no error): it can't be copied. */
 CC_NEW PyObject *cc_traceback_copy(PyObject *exception);
 void cc_traceback_begin(CcRec *rec); /* sets rec->handled_start */
-void cc_traceback_read(CcRec *rec,
-                       PyObject *o); /* a guard is about to read o: notes an exception that is new to the trace */
+/* A guard is about to read o: notes an exception that is new to the trace. */
+void cc_traceback_read(CcRec *rec, PyObject *o);
 void cc_traceback_forget(CcRec *rec);
 /* The trace ends: effects extend the tracebacks of exceptions met that it has raised again. */
 void cc_traceback_end(CcRec *rec, CcAct *act);
@@ -689,8 +691,6 @@ void cc_rec_guard_function(CcRec *rec, PyFunctionObject *func);   /* by code and
 
 /* ---- kernel.c: kernels in Python ---- */
 CcKernel cc_kernel_of(CcRec *rec, const char *name); /* a callable of torch.ops, by the name that it reports */
-/* A node of the trace has just run arbitrary Python code. Guards run before the graph, so no guard covers what this
- * code changes and the trace reads later. */
 /* Whether the forward of this Function.apply accesses only its operands, writes to none and draws no random numbers. */
 bool cc_kernel_pure(const CcRec *rec, PyObject *apply, PyObject *const *in, int n);
 /* Whether the backward of this autograd.Function, too, accesses only its operands, and its functions may run once more, on
@@ -703,6 +703,10 @@ bool cc_kernel_sets_up_apart(PyObject *cls);          /* it has a setup_context,
 bool cc_kernel_impure_name(PyObject *name);
 bool cc_kernel_plain(PyObject *o); /* a module of torch, or a builtin that reads only its operands */
 bool cc_kernel_globals_written(const CcRec *rec);
+/* Whether a call in the code with these constants passes an argument by one of these keywords. */
+bool cc_kernel_names_keyword(PyObject *consts, const char *const *keywords, int n);
+/* A node of the trace has just run arbitrary Python code. Guards run before the graph, so no guard covers what this
+ * code changes and the trace reads later. */
 void cc_kernel_ran(CcRec *rec, const char *name);
 /* This source gave v, and CcGuards.asked was `asked` before. Assumes that such code leaves functions, classes and
  * modules unchanged. */

@@ -560,14 +560,14 @@ static int source(Builder *b, int guard, PyObject *o) {
     return add(b, &(CcRecipe){.make = CC_MAKE_SOURCE, .id = guard, .aux = cc_tens_is(o)});
 }
 
-/* A tuple of constants, such as the keys of {(0, 1): x}, may be part of a tuple in co_consts. Code that gets a NaN may look
- * for it by identity. */
-static bool constant(CcRec *rec, PyObject *o, int depth) {
-    if (cc_value_find(rec, o) != NULL) return false; /* a symbol */
-    if (cc_same_nan(o)) cc_same_which(rec, o);
+/* A tuple of constants, such as the keys of {(0, 1): x}, may be part of a tuple in co_consts. Code that gets a NaN (not a
+ * node) may look for it by identity. */
+static bool constant(const Builder *b, PyObject *o, int depth) {
+    if (cc_value_find(b->rec, o) != NULL) return false; /* a symbol */
+    if (b->memo != NULL && cc_same_nan(o)) cc_same_which(b->rec, o);
     if (!PyTuple_CheckExact(o)) return cc_value_const(o) || cc_value_ident(o);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
-        if (depth == 0 || !constant(rec, PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+        if (depth == 0 || !constant(b, PyTuple_GET_ITEM(o, i), depth - 1)) return false;
     return true;
 }
 
@@ -581,7 +581,9 @@ static int build(Builder *b, PyObject *o) {
     }
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) {
-        if (constant(rec, o, 4)) return leaf(b, CC_MAKE_CONST, 0, o);
+        const int giver = b->memo != NULL && cc_same_nan(o) ? cc_same_giver(rec, o) : -1;
+        if (giver >= 0) return source(b, giver, o); /* this call's */
+        if (constant(b, o, 4)) return leaf(b, CC_MAKE_CONST, 0, o);
         const int64_t *handed = cc_map_find(&rec->handed, o);
         if (handed != NULL) return source(b, (int)*handed, o);
         if (!PyExceptionInstance_Check(o)) return fail(b, o);

@@ -33,6 +33,17 @@ static bool among(PyObject *tuple, PyObject *o) {
 
 static bool gave(const CcGuard *g, PyObject *o) { return g->check == CC_CHK_VALUE && g->want == o; }
 
+int cc_same_giver(const CcRec *rec, PyObject *o) {
+    const CcGuards *gs = &rec->trace->guards;
+    int found = -1;
+    for (int i = 0; i < gs->g.n; i++) {
+        if (!gave(&gs->g.at[i], o)) continue;
+        if (found >= 0) return -1;
+        found = i;
+    }
+    return found;
+}
+
 /* Guards the identity of the object in keys of dicts and members of sets. */
 static void guard_keys(CcGuards *gs, PyObject *o) {
     for (int i = 0; i < gs->g.n; i++) {

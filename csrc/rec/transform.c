@@ -32,12 +32,6 @@ static bool note(Walk *w, PyObject *o) {
     return true;
 }
 
-static bool named(PyObject *name, const char *const *names, int n) {
-    for (int i = 0; i < n; i++)
-        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, names[i]) == 0) return true;
-    return false;
-}
-
 /* ------------------------------------------------------------------ code */
 
 static const char *const gradient = "grad"; /* torch.func's, or a tensor's: pure_insn */
@@ -49,18 +43,14 @@ static bool bad_name(Walk *w, PyObject *name) {
     static const char *const mutators[] = {"append",  "extend",         "insert",     "pop",  "popitem", "remove",
                                            "clear",   "update",         "setdefault", "sort", "reverse", "add",
                                            "discard", "register_buffer"};
-    w->mutates = w->mutates || named(name, mutators, CC_COUNT(mutators));
-    return (cc_kernel_impure_name(name) && !named(name, &gradient, 1)) || named(name, out, CC_COUNT(out));
+    w->mutates = w->mutates || cc_text_among(name, mutators, CC_COUNT(mutators));
+    return (cc_kernel_impure_name(name) && !cc_text_among(name, &gradient, 1)) ||
+           cc_text_among(name, out, CC_COUNT(out));
 }
 
 static bool names_writes(PyObject *consts) {
     static const char *const keywords[] = {"out", "inplace"};
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(consts); i++) {
-        PyObject *names = PyTuple_GET_ITEM(consts, i);
-        for (Py_ssize_t k = 0; PyTuple_Check(names) && k < PyTuple_GET_SIZE(names); k++)
-            if (named(PyTuple_GET_ITEM(names, k), keywords, CC_COUNT(keywords))) return true;
-    }
-    return false;
+    return cc_kernel_names_keyword(consts, keywords, CC_COUNT(keywords));
 }
 
 static bool pure_name(Walk *w, PyObject *name, int depth) {
@@ -80,9 +70,9 @@ static bool pure_name(Walk *w, PyObject *name, int depth) {
 static bool pure_insn(Walk *w, const PyCodeObject *co, const CcInsn *insn, PyObject *globals, int depth) {
     static const char *const of = "func";
     if (cc_code_writes(insn)) return false;
-    if (insn->op == CC_INSN_ATTR && named(PyTuple_GET_ITEM(co->co_names, insn->arg), &gradient, 1)) {
+    if (insn->op == CC_INSN_ATTR && cc_text_among(PyTuple_GET_ITEM(co->co_names, insn->arg), &gradient, 1)) {
         const CcInsn *before = insn - 1; /* no code begins with an attribute */
-        return before->op == CC_INSN_ATTR && named(PyTuple_GET_ITEM(co->co_names, before->arg), &of, 1);
+        return before->op == CC_INSN_ATTR && cc_text_among(PyTuple_GET_ITEM(co->co_names, before->arg), &of, 1);
     }
     switch (insn->op) {
     case CC_INSN_GLOBAL: {
