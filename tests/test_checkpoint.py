@@ -494,6 +494,24 @@ def test_hooks_of_the_user_see_what_is_saved():
     alike(run(model), run(fn), rtol=1e-4, atol=2e-5)
 
 
+def test_the_self_check_saves_nothing():
+    """Around a compiled function, too, checkpoint raises if a call saves another number of tensors than its second run."""
+
+    def shown(x):
+        with torch.no_grad():
+            y = x.view_as(x)
+        print("a break")
+        return y + 1
+
+    fn = ccompile.compile(shown)
+    with ccompile.config.patch(verify=True):
+        for _ in range(3):
+            x, saved = torch.randn(3, requires_grad=True), []
+            with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t) or t, lambda t: t):
+                fn(x).sum().backward()
+            assert not saved
+
+
 def test_transformers():
     """gradient_checkpointing_enable() also makes the embeddings' results require gradients."""
     transformers = pytest.importorskip("transformers")
