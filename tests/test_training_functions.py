@@ -1,6 +1,8 @@
 """Custom autograd.Functions under grad mode: a call whose forward accesses only its operands is part of the graph, any other
 is a break; values, gradients and errors are eager's. Stages compute those whose backward, too, can be recorded."""
 
+import functools
+
 import ccompile
 import ccompile.api
 import pytest
@@ -333,6 +335,42 @@ def normed_over(ctx, x, shape, eps):
     return y
 
 
+def cell(ctx, x, c, w):
+    """As a fused recurrent cell: the new hidden state and the new cell's."""
+    gate, new = torch.sigmoid(x @ w), torch.tanh(x)
+    after = gate * c + (1 - gate) * new
+    ctx.save_for_backward(x, c, w, gate, new, after)
+    return torch.tanh(after), after
+
+
+def of_cell(ctx, of_hidden, of_after):
+    x, c, w, gate, new, after = ctx.saved_tensors
+    g = of_after + of_hidden * (1 - after.tanh() ** 2)
+    before = g * (c - new) * gate * (1 - gate)
+    return g * (1 - gate) * (1 - new * new) + before @ w.t(), g * gate, x.t() @ before
+
+
+def codes(ctx, x, book):
+    """Vector quantisation: what is nearest in the code book, and where it is."""
+    at = (x[:, None] - book).square().sum(-1).argmin(1)
+    ctx.mark_non_differentiable(at)
+    return book[at], at
+
+
+def masked(ctx, x):
+    keep = (x > 0).to(x.dtype)
+    ctx.mark_non_differentiable(keep)
+    ctx.save_for_backward(keep)
+    return x * keep, keep
+
+
+Cell, Codes, Masked = function(cell, of_cell), function(codes, lambda ctx, g, _: (g, None)), function(masked, lambda ctx, g, of_keep: g * ctx.saved_tensors[0] + of_keep)
+Halves = function(lambda ctx, x: (x[:2] * 2, x[2:].exp(), x.sum()), lambda ctx, g, h, s: torch.cat([g, h]) * 3 + s)
+OnlyOne = function(lambda ctx, x: (x.exp(),), lambda ctx, g: g * 2)
+Undefined = function(lambda ctx, x: (ctx.set_materialize_grads(False), x * 2, x * 3)[1:], lambda ctx, g, h: g if h is None else h * 7 if g is None else g + h)
+Both = function(lambda ctx, x: (y := x * 2, y), lambda ctx, g, h: g + h * 5)
+Sorted = function(lambda ctx, x: (ctx.save_for_backward(s := x.sort(-1)[0]), s)[1:] * 2, lambda ctx, g, h: g + ctx.saved_tensors[0] * h)
+
 NormedOver = function(normed_over, lambda ctx, g: (g - g.mean(ctx.dims, keepdim=True), None, None))
 
 IN_STAGES = {
@@ -353,6 +391,17 @@ IN_STAGES = {
     "one in another": lambda x, w: Mish.apply(Quantised.apply(Mish.apply(x @ w), torch.tensor(0.5))) + w,
     "the same operand twice": lambda x, w: Saves.apply((y := (x @ w).tanh()), y) * 3,
     "only one": lambda x, w: Mish.apply(x),
+    "two results": lambda x, w: (p := Cell.apply(x @ w, x * 2, w))[0].sin() + p[1].cos(),
+    "a cell in a loop": lambda x, w: functools.reduce(lambda p, i: Cell.apply(p[0] + i, p[1], w), range(3), (x, x * 0.1))[0] * 2,
+    "the first of two results": lambda x, w: Cell.apply(x @ w, x * 2, w)[0].sin(),
+    "the second of two results": lambda x, w: Cell.apply(x @ w, x * 2, w)[1].sin(),
+    "two results, both returned": lambda x, w: Cell.apply(x @ w, x * 2, w),
+    "an integer among the results": lambda x, w: (p := Codes.apply(x @ w, w.detach()))[0] * 2 + p[1][:, None],
+    "a result without a gradient": lambda x, w: (p := Masked.apply(x @ w))[0].sin() + p[1] * w,
+    "such a result is returned": lambda x, w: ((p := Masked.apply(x @ w))[0].sin(), p[1]),
+    "results of other shapes": lambda x, w: torch.cat([t.flatten().tanh() for t in Halves.apply(x @ w)]),
+    "the last of three results": lambda x, w: Halves.apply(x @ w)[2].exp(),
+    "a tuple of one": lambda x, w: OnlyOne.apply(x @ w)[0].cos(),
     "in a checkpoint": lambda x, w: torch.utils.checkpoint.checkpoint(lambda a: Mish.apply(a @ w).sin(), x, use_reentrant=False) * 2,
 }
 
@@ -367,7 +416,8 @@ def test_in_stages(name):
     same(fn, make_args=leaves, no_grad=False, backward=True, versions=True, calls=5)
     compiled = ccompile.compile(fn, isolate_recompiles=True)
     for i in range(3):
-        compiled(*leaves(i)).sum().backward()
+        got = compiled(*leaves(i))
+        (got[0] if type(got) is tuple else got).sum().backward()
     report = ccompile.api.compiled_of(compiled).report()
     assert report["recordings"] == 1 and not report["breaks_seen"], report["breaks_seen"]
     assert not any("apply" in op for op in torchs(compiled)), torchs(compiled)
@@ -377,7 +427,14 @@ def gradients(fn, given, **how):
     return torch.autograd.grad(fn(*given).square().sum(), given, allow_unused=True, **how)
 
 
-@pytest.mark.parametrize("name", ["mish", "setup_context", "statistics", "a linear layer", "one in another"])
+@pytest.mark.parametrize("custom", [Undefined, Both, Sorted])
+def test_results_that_are_left_to_torch(custom):
+    """Gradients that are None, a result twice, a value that its op makes beside another."""
+    for read in (lambda a, b: a.sin() + b.cos(), lambda a, b: a.sin(), lambda a, b: b.cos()):
+        same(lambda x, w, read=read: read(*custom.apply(x @ w)) * 2, make_args=leaves, no_grad=False, backward=True, versions=True)
+
+
+@pytest.mark.parametrize("name", ["mish", "setup_context", "statistics", "a linear layer", "one in another", "two results", "results of other shapes"])
 def test_second_derivatives(name):
     """torch differentiates the user's backward; the compiled function has had calls without create_graph before."""
     fn, compiled = IN_STAGES[name], ccompile.compile(IN_STAGES[name])
@@ -572,6 +629,8 @@ OTHER_SIZES = {  # function, whether stages compute it
     "quantised": (lambda x, w: (Quantised.apply(x, w.abs().mean().detach()) @ w).tanh().sum(), True),
     "statistics": (lambda x, w: Normed.apply(x @ w).pow(3).sum(), True),
     "two": (lambda x, w: Mish.apply(Passes.apply(x) @ w).exp().mean(), True),
+    "two results": (lambda x, w: sum(t.tanh().sum() for t in Cell.apply(x @ w, x * 2, w)), True),
+    "the second of two results": (lambda x, w: Cell.apply(x @ w, x * 2, w)[1].exp().mean(), True),
     "a number of rows": (lambda x, w: (Mean.apply(x @ w) * 2).exp().sum(), False),
     "a loop over rows": (lambda x, w: (Rows.apply(x @ w) * 2).tanh().sum(), False),
 }
@@ -636,6 +695,12 @@ def saved_view_of_the_result(ctx, x):
     return y
 
 
+def saved_other_result(ctx, x):
+    other = x.exp()
+    ctx.save_for_backward(other)
+    return x * 2, other
+
+
 def counted(ctx, g):
     ctx.n = ctx.n + 1
     return g * ctx.n
@@ -651,11 +716,14 @@ WRITTEN = {  # what is written to between forward and backward: operand, result
     "a saved intermediate": function(saved_exp, lambda ctx, g: g * ctx.saved_tensors[0]),
     "saved in vain": function(saved_in_vain, lambda ctx, g: g * 2),
     "a view of the result": function(held_view_of_the_result, lambda ctx, g: g * ctx.v.view(g.shape)),
+    "the other of two results": function(saved_other_result, lambda ctx, g, h: g * ctx.saved_tensors[0] + h),
+    "the other of two results, in vain": function(saved_other_result, lambda ctx, g, h: (ctx.saved_tensors, g * 2 + h)[1]),
+    "the other of two results, unread": function(saved_other_result, lambda ctx, g, h: g * 2 + h),
     "a saved view of the result": function(saved_view_of_the_result, lambda ctx, g: g * ctx.saved_tensors[0].view(g.shape)),
 }
 
 
-@pytest.mark.parametrize("written", ["operand", "result", "operand in the function"])
+@pytest.mark.parametrize("written", ["operand", "result", "the last result", "operand in the function"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_written_before_the_backward(name, written):
     custom = WRITTEN[name]
@@ -663,21 +731,22 @@ def test_what_is_written_before_the_backward(name, written):
     def fn(x):
         h = x * 1.5
         y = custom.apply(h)
+        y, last = y if type(y) is tuple else (y, y)
+        total = y.sum() + last.sum()
         if written == "operand in the function":
             h.add_(1)
-        return h, y, y.sum()
+        return h, y, last, total
 
     compiled = ccompile.compile(fn)
     for i in range(4):
         found = []
         for f in (fn, compiled):
             x = leaves(i)[0]
-            h, y, total = f(x)
+            *given, total = f(x)
             with torch.no_grad():
-                if written == "operand":
-                    h.add_(1)
-                elif written == "result":
-                    y.add_(1)
+                for name, tensor in zip(("operand", "result", "the last result"), given, strict=True):
+                    if written == name:
+                        tensor.add_(1)
             try:
                 total.backward()
                 found.append(x.grad)

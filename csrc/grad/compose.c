@@ -10,8 +10,6 @@
 enum { MOST_RESULTS = 2 };
 enum { LOSS_NONE, LOSS_MEAN, LOSS_SUM };
 
-static bool is_float(const CcType *t) { return cc_dtype_info((CcDtype)t->dtype)->kind == 'f'; }
-
 static CcType dense(const Adjoint *a, CcOperand o) { return cc_adjoint_dense(type_of(a, o.value)); }
 
 static CcOperand shaped(Adjoint *a, CcOperand o, const CcType *t) {

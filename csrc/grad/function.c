@@ -1,7 +1,7 @@
 /* function: custom autograd.Functions (CcFunction), whose backward is the user's.
  *
  * In a stage, the nodes of the forward replace the call. A mark behind them, a node without a result, lists the call's
- * operands, the values that the forward has made, and the result; there, the backward is added, in place of the
+ * operands, the values that the forward has made, and the results; there, the backward is added, in place of the
  * derivatives of the forward's nodes. */
 #include "grad_int.h"
 
@@ -25,15 +25,29 @@ static int most_operands(const CcGraph *g) {
     return most;
 }
 
-int cc_function_result(const CcGraph *g, const CcNode *mark) {
-    return cc_graph_operand(g, mark, mark->n_in - 1)->value;
+static int result_of(const CcGraph *g, const CcNode *mark, int k) {
+    return cc_graph_operand(g, mark, mark->n_in - cc_graph_function(g, mark)->n_out + k)->value;
+}
+
+bool cc_function_has_gradient(const Adjoint *a, const CcNode *mark) {
+    bool has = false;
+    for (int k = 0; k < cc_graph_function(a->g, mark)->n_out; k++) has = has || a->grad[result_of(a->g, mark, k)] >= 0;
+    return has;
+}
+
+void cc_function_wants(Adjoint *a, const CcNode *mark) {
+    for (int k = 0; k < cc_graph_function(a->g, mark)->n_out; k++) {
+        const int result = result_of(a->g, mark, k);
+        a->wanted[result] = cc_rules_needs(a->g, result);
+    }
 }
 
 void cc_function_kept(const CcGraph *g, const CcNode *mark, bool *kept) {
     const CcFunction *f = cc_graph_function(g, mark);
     for (int k = 0; k < f->n_in; k++)
         if (f->kept[k]) kept[cc_graph_operand(g, mark, k)->value] = true;
-    if (f->kept[f->n_in]) kept[cc_function_result(g, mark)] = true;
+    for (int k = 0; k < f->n_out; k++)
+        if (f->kept[f->n_in + k]) kept[result_of(g, mark, k)] = true;
 }
 
 void cc_function_pinned(const CcGraph *g, const CcNode *mark, bool *pinned) {
@@ -53,9 +67,16 @@ static void add_mark(Adjoint *a, const CcNode *call, const CcFunction *f, const 
     for (int i = 0; i < f->n_forward; i++)
         for (int k = 0; k < f->graph->node.at[i].n_out; k++)
             cc_vec_push(&g->operand, value_of(map[f->graph->node.at[i].out0 + k]));
-    cc_vec_push(&g->operand, value_of(call->out0));
+    for (int k = 0; k < f->n_out; k++) cc_vec_push(&g->operand, value_of(call->out0 + k));
     mark.n_in = g->operand.n - mark.in0;
     (void)cc_edit_insert(g, a->before, &mark);
+}
+
+/* The number of the result that a value of the function is; -1: of none. */
+static int result_at(const CcFunction *f, int value) {
+    for (int k = 0; k < f->n_out; k++)
+        if (f->result[k] == value) return k;
+    return -1;
 }
 
 static void split(CcGraph *g, int node) {
@@ -68,11 +89,11 @@ static void split(CcGraph *g, int node) {
     for (int k = 0; k < f->n_in; k++) map[k] = cc_graph_operand(g, &call, k)->value;
     for (int i = 0; i < f->n_forward; i++) {
         const CcNode *n = &f->graph->node.at[i];
-        const bool result = n->out0 == f->result;
+        const int result = result_at(f, n->out0);
         translate(f->graph, n, map, in);
         for (int k = 0; k < n->n_out; k++) {
-            map[n->out0 + k] = result ? call.out0 : g->val.n;
-            if (!result) cc_vec_push(&g->val, (CcVal){.type = f->graph->val.at[n->out0 + k].type});
+            map[n->out0 + k] = result >= 0 ? call.out0 + result : g->val.n;
+            if (result < 0) cc_vec_push(&g->val, (CcVal){.type = f->graph->val.at[n->out0 + k].type});
         }
         cc_adjoint_insert(&a, (CcOpId)n->op, in, n->n_in, map[n->out0], n->n_out);
     }
@@ -96,17 +117,18 @@ void cc_function_split(CcGraph *g) {
 
 /* ------------------------------------------------------------------ backward */
 
-/* The gradient of the result, with the strides that the user's backward has seen. */
-static int seed_of(Adjoint *a, const CcFunction *f, int grad) {
-    CcType t = f->graph->val.at[f->n_in].type;
+/* The gradient of result k, with the strides that the user's backward has seen; zeros, where there is none. */
+static int seed_of(Adjoint *a, const CcFunction *f, int k, int grad) {
+    CcType t = f->graph->val.at[f->n_in + k].type;
     t.requires_grad = 0;
+    if (grad < 0) return emit(a, CC_OP_fill, &t, is_float(&t) ? float_of(0) : int_of(0));
     return cc_type_same_layout(type_of(a, grad), &t) ? grad : emit(a, CC_OP_copy, &t, value_of(grad));
 }
 
 /* A gradient that no node of the backward makes is an operand, or a value of the forward: copied, as it is saved. */
 static int own(Adjoint *a, const CcFunction *f, int value, const int *map) {
     const int def = f->graph->val.at[value].def;
-    const bool made = value == f->n_in || def >= f->n_forward;
+    const bool made = (def < 0 && value >= f->n_in) || def >= f->n_forward;
     const CcType t = cc_adjoint_like(type_of(a, map[value]));
     return made ? map[value] : emit(a, CC_OP_copy, &t, value_of(map[value]));
 }
@@ -120,7 +142,7 @@ bool cc_function_apply(Adjoint *a, const CcNode *mark) {
     for (int i = 0; i < f->n_forward; i++)
         for (int k = 0; k < f->graph->node.at[i].n_out; k++)
             map[f->graph->node.at[i].out0 + k] = cc_graph_operand(a->g, mark, at++)->value;
-    map[f->n_in] = seed_of(a, f, a->grad[map[f->result]]);
+    for (int k = 0; k < f->n_out; k++) map[f->n_in + k] = seed_of(a, f, k, a->grad[map[f->result[k]]]);
     for (int i = f->n_forward; i < f->graph->node.n; i++) {
         const CcNode *n = &f->graph->node.at[i];
         translate(f->graph, n, map, in);

@@ -18,6 +18,8 @@ static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT
 static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
 static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
 static inline double number_of(const CcOperand *o) { return o->kind == CC_IN_FLOAT ? o->f : (double)o->i; }
+static inline bool is_float(const CcType *t) { return cc_dtype_info((CcDtype)t->dtype)->kind == 'f'; }
+
 static inline CcType *type_of(const Adjoint *a, int value) {
     return &a->g->val.at[value].type;
 } /* until the next node */
@@ -114,7 +116,9 @@ void cc_attention_lower(CcGraph *g);
 void cc_function_split(CcGraph *g); /* replaces calls by their forward, with a mark behind it */
 bool cc_function_is_mark(const CcNode *n);
 bool cc_function_apply(Adjoint *a, const CcNode *mark);       /* as cc_rules_apply */
-int cc_function_result(const CcGraph *g, const CcNode *mark); /* the call's result */
+bool cc_function_has_gradient(const Adjoint *a, const CcNode *mark); /* one of the call's results has */
+/* An operand's gradient is wanted: so are those of the results, whatever the forward computes in between: ints, bools. */
+void cc_function_wants(Adjoint *a, const CcNode *mark);
 /* Marks the values that eager saves for the backward. */
 void cc_function_kept(const CcGraph *g, const CcNode *mark, bool *kept);
 /* Marks what the forward has made, if an operand may be written to before the backward: this can't be computed again. */

@@ -39,10 +39,7 @@ static void find_wanted(Adjoint *a, const CcStage *s, const bool *wanted) {
             any = any || (o->kind == CC_IN_VALUE && a->wanted[o->value]);
         }
         for (int k = 0; k < n->n_out; k++) a->wanted[n->out0 + k] = any && cc_rules_needs(a->g, n->out0 + k);
-        if (cc_function_is_mark(n)) { /* whatever its forward computes in between: integers, bools */
-            const int result = cc_function_result(a->g, n);
-            a->wanted[result] = any && cc_rules_needs(a->g, result);
-        }
+        if (any && cc_function_is_mark(n)) cc_function_wants(a, n);
     }
 }
 

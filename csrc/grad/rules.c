@@ -5,8 +5,6 @@
  * dims in which it was. */
 #include "grad_int.h"
 
-static bool is_float(const CcType *t) { return cc_dtype_info((CcDtype)t->dtype)->kind == 'f'; }
-
 /* ------------------------------------------------------------------ derivative rows */
 
 /* The type of a row's result in the dims of x: reduced dims have size 1. */
@@ -517,7 +515,7 @@ bool cc_rules_apply(Adjoint *a, int node) {
     const CcNode n = a->g->node.at[node];
     const bool mark = cc_function_is_mark(&n);
     if (n.function != 0 && !mark) return true; /* its mark stands for the whole function */
-    bool given = mark && a->grad[cc_function_result(a->g, &n)] >= 0, wanted = false;
+    bool given = mark && cc_function_has_gradient(a, &n), wanted = false;
     for (int k = 0; k < n.n_out; k++) given = given || a->grad[n.out0 + k] >= 0;
     for (int k = 0; k < n.n_in; k++) wanted = wanted || wants(a, *cc_graph_operand(a->g, &n, k));
     return !given || !wanted || (mark ? cc_function_apply(a, &n) : apply(a, &n));
@@ -602,7 +600,7 @@ static bool saves_unread(const CcGraph *g, const CcNode *n) {
 
 static bool keeps(const CcGraph *g, const CcNode *n) {
     const CcFunction *f = n->function != 0 ? cc_graph_function(g, n) : NULL;
-    for (int k = 0; f != NULL && k <= f->n_in; k++)
+    for (int k = 0; f != NULL && k < f->n_in + f->n_out; k++)
         if (f->kept[k]) return true;
     return false;
 }

@@ -1,8 +1,15 @@
 /* functions: what custom autograd.Functions compute (CcFunction), and what they compute for operands of other sizes. */
 #include "ir.h"
 
+void cc_functions_make(CcFunction *f) {
+    f->result = cc_mem_get(sizeof *f->result * ((size_t)f->n_out + 1));
+    f->grad = cc_mem_get(sizeof *f->grad * ((size_t)f->n_in + 1));
+    f->kept = cc_mem_get((size_t)(f->n_in + f->n_out) + 1);
+}
+
 void cc_functions_free_one(CcFunction *f) {
     if (f->graph != NULL) cc_graph_free(f->graph);
+    free(f->result);
     free(f->grad);
     free(f->kept);
     *f = (CcFunction){0};
@@ -61,19 +68,20 @@ bool cc_functions_scale(const CcFunction *f) {
 
 /* The function for the operands that this call has. False: unknown. */
 static bool fit(const CcGraph *g, const CcNode *call, const CcFunction *f, CcFunction *out) {
-    const CcType *result = &g->val.at[call->out0].type;
     *out = *f;
     out->graph = cc_graph_copy(f->graph);
-    out->grad = cc_mem_get(sizeof *out->grad * ((size_t)f->n_in + 1));
-    out->kept = cc_mem_get((size_t)f->n_in + 1);
+    cc_functions_make(out);
+    memcpy(out->result, f->result, sizeof *out->result * (size_t)f->n_out);
     memcpy(out->grad, f->grad, sizeof *out->grad * (size_t)f->n_in);
-    memcpy(out->kept, f->kept, (size_t)f->n_in + 1);
-    for (int k = 0; k <= f->n_in; k++) { /* the last one: the gradient of the result */
+    memcpy(out->kept, f->kept, (size_t)(f->n_in + f->n_out));
+    for (int k = 0; k < f->n_in + f->n_out; k++) {
         CcType *t = &out->graph->val.at[k].type;
-        *t = k < f->n_in ? g->val.at[cc_graph_operand(g, call, k)->value].type : *result;
+        *t = g->val.at[k < f->n_in ? cc_graph_operand(g, call, k)->value : call->out0 + k - f->n_in].type;
         t->requires_grad = 0;
     }
-    bool ok = infer(out->graph, f->graph) && same_type(&out->graph->val.at[f->result].type, result);
+    bool ok = infer(out->graph, f->graph);
+    for (int k = 0; ok && k < f->n_out; k++)
+        ok = same_type(&out->graph->val.at[f->result[k]].type, &g->val.at[call->out0 + k].type);
     for (int k = 0; ok && k < f->n_in; k++)
         ok = f->grad[k] < 0 || cc_type_same_shape(&out->graph->val.at[f->grad[k]].type, &out->graph->val.at[k].type);
     if (!ok) cc_functions_free_one(out);
@@ -83,7 +91,9 @@ static bool fit(const CcGraph *g, const CcNode *call, const CcFunction *f, CcFun
 static bool fits(const CcGraph *g, const CcNode *call, const CcFunction *f) {
     for (int k = 0; k < f->n_in; k++)
         if (!same_type(&g->val.at[cc_graph_operand(g, call, k)->value].type, &f->graph->val.at[k].type)) return false;
-    return same_type(&g->val.at[call->out0].type, &f->graph->val.at[f->result].type);
+    for (int k = 0; k < f->n_out; k++)
+        if (!same_type(&g->val.at[call->out0 + k].type, &f->graph->val.at[f->result[k]].type)) return false;
+    return true;
 }
 
 void cc_functions_fit(CcGraph *g) {

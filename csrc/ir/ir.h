@@ -289,16 +289,17 @@ typedef struct CcVal {
     int64_t offset;
 } CcVal;
 
-/* A custom autograd.Function with one result, for operands of these types: what its forward and its backward compute.
- * The first values of `graph` are the call's tensor operands; the next one is the gradient of the result. Its first
- * n_forward nodes are the forward's, the others are the backward's. */
+/* A custom autograd.Function, for operands of these types: what its forward and its backward compute. The first values
+ * of `graph` are the call's tensor operands; the next ones are the gradients of the results. Its first n_forward nodes
+ * are the forward's, the others are the backward's. */
 typedef struct CcFunction {
     struct CcGraph *graph;
-    int n_in; /* tensor operands */
+    int n_in;  /* tensor operands */
+    int n_out; /* results */
     int n_forward;
-    int result;    /* value */
+    int *result;   /* [result] value */
     int *grad;     /* [operand] value, of the operand's shape and dtype; -1: None */
-    uint8_t *kept; /* [operand, then the result] save_for_backward has got it, and the backward unpacks it */
+    uint8_t *kept; /* [operand, then result] save_for_backward has got it, and the backward unpacks it */
 } CcFunction;
 typedef struct CcFunctions {
     int refs; /* copies of a graph share them */
@@ -427,6 +428,7 @@ bool cc_roles_read(const CcGraph *g, const CcNode *n, CcRoles *r);
 
 /* ------------------------------------------------------------------ functions.c */
 
+void cc_functions_make(CcFunction *f); /* its arrays, from n_in and n_out */
 /* Takes over what `f` holds. -> its CcNode.function; 0: it holds nothing */
 int cc_functions_add(CcGraph *g, CcFunction *f);
 void cc_functions_share(CcGraph *to, const CcGraph *from); /* `to` has none */

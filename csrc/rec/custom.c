@@ -126,7 +126,14 @@ static PyObject *alias(CcRec *rec, const CcAct *act, PyObject *o) {
     return r;
 }
 
-/* A gradient for the result: ones. */
+/* What the call has returned: a tensor, or a tuple of tensors. */
+static int count_results(PyObject *result) { return PyTuple_Check(result) ? (int)PyTuple_GET_SIZE(result) : 1; }
+
+static PyObject *result_at(PyObject *result, int k) {
+    return PyTuple_Check(result) ? PyTuple_GET_ITEM(result, k) : result;
+}
+
+/* A gradient for a result: ones. */
 static PyObject *gradient(CcRec *rec, const CcAct *act, PyObject *result) {
     static PyObject *ones_like;
     if (ones_like == NULL) ones_like = cc_obj_of_module("torch", "ones_like");
@@ -134,6 +141,18 @@ static PyObject *gradient(CcRec *rec, const CcAct *act, PyObject *result) {
     PyObject *r = ones != NULL ? alias(rec, act, ones) : NULL;
     Py_XDECREF(ones);
     return r;
+}
+
+static PyObject *gradients(CcRec *rec, const CcAct *act, PyObject *result) {
+    const int n = count_results(result);
+    PyObject *tuple = PyTuple_New(n);
+    for (int k = 0; tuple != NULL && k < n; k++) {
+        PyObject *o = gradient(rec, act, result_at(result, k));
+        if (o == NULL) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, k, o);
+    }
+    if (tuple != NULL) cc_value_fresh(rec, tuple);
+    return tuple;
 }
 
 /* The inputs: aliases of the tensors, and the other operands. */
@@ -157,7 +176,7 @@ static PyObject *needs(PyObject *const *in, int n) {
 
 /* ------------------------------------------------------------------ what was recorded */
 
-/* Pure nodes with rows, of known numbers; and no tensor from outside but the operands and the gradient. Nothing here
+/* Pure nodes with rows, of known numbers; and no tensor from outside but the operands and the gradients. Nothing here
  * requires a gradient, so what sets grad mode has no effect. */
 static bool is_plain(const CcTrace *t, int n_inputs) {
     const CcGraph *g = t->graph;
@@ -184,12 +203,21 @@ static int value_of(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_VALUE ? p->id : -1;
 }
 
+/* The number of the result that the value is; -1: of none. */
+static int numbered(const CcFunction *f, int value) {
+    for (int k = 0; k < f->n_out; k++)
+        if (f->result[k] == value) return k;
+    return -1;
+}
+
 /* Marks what save_for_backward has got, if the backward unpacks it: autograd tells of writes to it then. What is kept in
- * another way may be written, and the backward would see that: false, if it is an operand or the result. */
+ * another way may be written, and the backward would see that: false, if it is an operand or a result. */
 static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
     PyObject *dict = cc_obj_dict(context), *key, *value;
     PyObject *unpacked = dict != NULL ? cc_obj_item(dict, "unpacked") : NULL;
+    PyObject *materialize = dict != NULL ? cc_obj_item(dict, "materialize") : NULL;
     Py_ssize_t pos = 0;
+    if (f->n_out > 1 && materialize != NULL && materialize != Py_True) return false; /* gradients may be None */
     while (dict != NULL && PyDict_Next(dict, &pos, &key, &value)) {
         const bool saved = cc_text_is(key, "saved"), tuple = PyTuple_Check(value);
         if (!tuple && !cc_value_const(value) && value_of(rec, value) < 0) return false;
@@ -197,9 +225,10 @@ static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
             PyObject *item = tuple ? PyTuple_GET_ITEM(value, i) : value;
             const int v = value_of(rec, item), memory = v >= 0 ? cc_graph_viewed(f->graph, v) : -1;
             if (v < 0 && !cc_value_const(item)) return false;
-            if (v < 0 || (memory != f->result && f->graph->val.at[memory].def >= 0)) continue;
+            const int result = v >= 0 ? numbered(f, memory) : -1;
+            if (v < 0 || (result < 0 && f->graph->val.at[memory].def >= 0)) continue;
             if (!saved) return false;
-            if (memory == f->result) f->kept[f->n_in] = unpacked == Py_True;
+            if (result >= 0) f->kept[f->n_in + result] = unpacked == Py_True;
             if (memory < f->n_in) f->kept[memory] = unpacked == Py_True;
         }
     }
@@ -246,12 +275,12 @@ static void mark_needed(const CcGraph *g, bool *read, bool *needed) {
     }
 }
 
-/* Drops what neither the result nor a gradient needs. n_forward: nodes that the forward has recorded. */
+/* Drops what neither a result nor a gradient needs. n_forward: nodes that the forward has recorded. */
 static void keep_needed(CcFunction *f, int n_forward) {
     CcGraph *g = f->graph;
     CC_VEC(CcNode) nodes = {0};
     bool *read = cc_mem_get((size_t)g->val.n + 1), *needed = cc_mem_get((size_t)g->node.n + 1);
-    read[f->result] = true;
+    for (int k = 0; k < f->n_out; k++) read[f->result[k]] = true;
     for (int k = 0; k < f->n_in; k++)
         if (f->grad[k] >= 0) read[f->grad[k]] = true;
     mark_needed(g, read, needed);
@@ -271,15 +300,24 @@ static void keep_needed(CcFunction *f, int n_forward) {
     free(needed);
 }
 
-/* A result that is memory of its own, of the type that torch's has. */
-static bool find_result(CcRec *rec, PyObject *own, PyObject *torchs, CcFunction *f) {
+/* Result k, which is memory of its own, of the type that torch's has. */
+static bool find_result(CcRec *rec, PyObject *own, PyObject *torchs, CcFunction *f, int k) {
     CcTensor t;
-    f->result = value_of(rec, own);
-    const int def = f->result >= 0 ? f->graph->val.at[f->result].def : -1;
+    const int value = value_of(rec, own), def = value >= 0 ? f->graph->val.at[value].def : -1;
     if (def < 0 || f->graph->node.at[def].n_out != 1 || cc_op_is_view(f->graph->node.at[def].op)) return false;
+    if (numbered(f, value) >= 0) return false;
+    f->result[k] = value;
     cc_tens_read(torchs, true, &t);
-    const CcType *type = &f->graph->val.at[f->result].type;
+    const CcType *type = &f->graph->val.at[value].type;
     return type->dtype == t.type.dtype && type->device == t.type.device && cc_type_same_layout(type, &t.type);
+}
+
+static bool find_results(CcRec *rec, PyObject *own, PyObject *torchs, CcFunction *f) {
+    if (PyTuple_Check(own) != PyTuple_Check(torchs) || count_results(own) != f->n_out) return false;
+    for (int k = 0; k < f->n_out; k++) f->result[k] = -1;
+    for (int k = 0; k < f->n_out; k++)
+        if (!find_result(rec, result_at(own, k), result_at(torchs, k), f, k)) return false;
+    return true;
 }
 
 /* What the two runs gave. */
@@ -293,9 +331,10 @@ typedef struct Told {
 static bool describe(CcRec *rec, const Told *told, PyObject *result, PyObject *const *in, int n, CcFunction *f) {
     f->graph = rec->trace->graph;
     f->n_in = count_tensors(in, n);
-    f->grad = cc_mem_get(sizeof *f->grad * ((size_t)f->n_in + 1));
-    f->kept = cc_mem_get((size_t)f->n_in + 1);
-    return is_plain(rec->trace, f->n_in + 1) && find_result(rec, PyTuple_GET_ITEM(told->forward, 0), result, f) &&
+    f->n_out = count_results(result);
+    cc_functions_make(f);
+    return is_plain(rec->trace, f->n_in + f->n_out) &&
+           find_results(rec, PyTuple_GET_ITEM(told->forward, 0), result, f) &&
            find_gradients(rec, told->gradients, in, n, f) && find_kept(rec, PyTuple_GET_ITEM(told->forward, 1), f);
 }
 
@@ -321,7 +360,7 @@ static PyObject *call(PyObject *template, PyObject *const *args, int n) {
 static void run(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result, Told *told) {
     const CcTrace *trace = rec->trace;
     PyObject *needed = needs(in, n), *given = inputs(rec, act, in, n);
-    PyObject *grad = given != NULL ? gradient(rec, act, result) : NULL;
+    PyObject *grad = given != NULL ? gradients(rec, act, result) : NULL;
     PyObject *const all[] = {cls, cc_kernel_sets_up_apart(cls) ? Py_True : Py_False, needed, given};
     if (needed != NULL && grad != NULL) told->forward = call(cc_backcall_function(rec), all, CC_COUNT(all));
     if (told->forward != NULL && rec->trace == trace) {
@@ -334,12 +373,24 @@ static void run(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in
     Py_XDECREF(grad);
 }
 
+/* Plain tensors, one of which requires a gradient. */
+static bool returns_plain(PyObject *result) {
+    bool requires = false;
+    if (PyTuple_Check(result) && !PyTuple_CheckExact(result)) return false;
+    for (int k = 0; k < count_results(result); k++) {
+        PyObject *o = result_at(result, k);
+        if (!cc_tens_is(o)) return false;
+        requires = requires || cc_tens_requires_grad(o);
+    }
+    return requires;
+}
+
 bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *const *in, int n, PyObject *result,
                       bool wrote, CcFunction *f) {
     const CcTrace *trace = rec->trace;
     PyObject *forward = cc_kernel_forward(cls);
     *f = (CcFunction){0};
-    if (!cc_tens_is(result) || !cc_tens_requires_grad(result) || cc_mode_autocast_cpu() || wrote) return true;
+    if (!returns_plain(result) || cc_mode_autocast_cpu() || wrote) return true;
     if (forward == NULL || is_left_to_torch(rec, forward) || !cc_kernel_derives(cls)) return true;
     bool resized = false;
     for (int i = 0; i < n; i++) {

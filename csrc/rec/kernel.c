@@ -311,6 +311,7 @@ static bool harmless_name(PyObject *name) {
                                         "saved_tensors",
                                         "needs_input_grad",
                                         "set_materialize_grads",
+                                        "mark_non_differentiable",
                                         "len",
                                         "range",
                                         "tuple",

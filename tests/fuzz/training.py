@@ -144,6 +144,29 @@ def make(compile, dtype):
         def backward(ctx, g):
             return None, (ctx.saved_tensors[0].t() @ g).reshape(ctx.shape)
 
+    class Pair(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            s = torch.tanh(a)
+            ctx.save_for_backward(s)
+            return s, s * 2.5
+
+        @staticmethod
+        def backward(ctx, g, h):
+            return (g + h * 2.5) * (1 - ctx.saved_tensors[0] ** 2)
+
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            keep = (a > 0.2718).to(a.dtype)
+            ctx.mark_non_differentiable(keep)
+            ctx.save_for_backward(keep)
+            return keep, a * keep
+
+        @staticmethod
+        def backward(ctx, of_keep, g):
+            return g * ctx.saved_tensors[0] * 1.5
+
     def twice(m, a, out):
         return out * 2
 
@@ -249,6 +272,11 @@ Held.apply(<a>, 1.5)
 Held.apply(<a>, n)
 Centred.apply(six(<a>))
 Sign.apply(<a>)
+Pair.apply(<a>)[0]
+Pair.apply(<a>)[1]
+torch.stack(Pair.apply(<a>))
+Marked.apply(<a>)[1]
+torch.add(*Marked.apply(<a>))
 Gated.apply(<a>, <a>)
 <a>.index_select(0, torch.tensor([0]))
 F.interpolate(<a>.reshape(1, 1, -1), scale_factor=2, mode="linear")
