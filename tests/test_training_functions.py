@@ -757,6 +757,36 @@ def test_what_is_written_before_the_backward(name, written):
         assert found[0] is None or torch.allclose(found[1], found[0])
 
 
+AsksForNothing = function(lambda ctx, x: x.sinh(), lambda ctx, g: (ctx.saved_tensors, g * 2)[1])
+TWO_BACKWARDS = {
+    "saved in vain": lambda x: WRITTEN["saved in vain"].apply(x) + 1,
+    "an intermediate is saved": lambda x: WRITTEN["a saved intermediate"].apply(x) + 1,
+    "nothing is saved, but asked for": lambda x: AsksForNothing.apply(x) + 1,
+    "the gradient itself": lambda x: Passes.apply(x) + x,
+    "of two results": lambda x: Halves.apply(x + 1)[1] + 1,
+}
+
+
+@pytest.mark.parametrize("name", TWO_BACKWARDS)
+def test_a_backward_that_frees_nothing_may_run_again(name):
+    """Without retain_graph: only ctx.saved_tensors is freed."""
+    fn, found = TWO_BACKWARDS[name], []
+    for f in (fn, ccompile.compile(fn)):
+        for i in range(4):
+            x = leaves(i)[0]
+            y = f(x)
+            y.backward(torch.ones_like(y))
+            try:
+                y.backward(torch.ones_like(y))
+                found.append(x.grad)
+            except RuntimeError as e:
+                assert "second time" in str(e)
+                found.append(None)
+    for eager, compiled in zip(found[:4], found[4:], strict=True):
+        assert (eager is None) == (compiled is None)
+        assert eager is None or torch.allclose(compiled, eager)
+
+
 def test_a_context_that_the_backward_writes():
     custom = function(counting_from_one, counted)
     for f in (fn := lambda x: custom.apply(x * 2).sum(), ccompile.compile(fn)):

@@ -598,13 +598,6 @@ static bool saves_unread(const CcGraph *g, const CcNode *n) {
     return (n->op == CC_OP_mul || n->op == CC_OP_div) && cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE;
 }
 
-static bool keeps(const CcGraph *g, const CcNode *n) {
-    const CcFunction *f = n->function != 0 ? cc_graph_function(g, n) : NULL;
-    for (int k = 0; f != NULL && k < f->n_in + f->n_out; k++)
-        if (f->kept[k]) return true;
-    return false;
-}
-
 /* A value that is a view or a copy, made inside of the node, of one below `to`: that one. */
 static int copied_from(const CcGraph *g, int value, int to) {
     for (int def; value >= to && (def = g->val.at[value].def) >= 0; value = cc_graph_source(g, &g->node.at[def]))
@@ -631,7 +624,8 @@ static bool backward_reads(const CcGraph *g, const CcNode *node, int from, int t
 
 bool cc_rules_saves(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
-    return backward_reads(g, n, 0, -1) || saves_unread(g, n) || keeps(g, n);
+    if (n->function != 0) return cc_graph_function(g, n)->unpacks;
+    return backward_reads(g, n, 0, -1) || saves_unread(g, n);
 }
 
 /* alone() numbers a node's operands in order, then its results. */

@@ -300,6 +300,7 @@ typedef struct CcFunction {
     int *result;   /* [result] value */
     int *grad;     /* [operand] value, of the operand's shape and dtype; -1: None */
     uint8_t *kept; /* [operand, then result] save_for_backward has got it, and the backward unpacks it */
+    bool unpacks;  /* the backward reads saved_tensors, which the first one frees */
 } CcFunction;
 typedef struct CcFunctions {
     int refs; /* copies of a graph share them */

@@ -217,6 +217,7 @@ static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
     PyObject *unpacked = dict != NULL ? cc_obj_item(dict, "unpacked") : NULL;
     PyObject *materialize = dict != NULL ? cc_obj_item(dict, "materialize") : NULL;
     Py_ssize_t pos = 0;
+    f->unpacks = unpacked == Py_True;
     if (f->n_out > 1 && materialize != NULL && materialize != Py_True) return false; /* gradients may be None */
     while (dict != NULL && PyDict_Next(dict, &pos, &key, &value)) {
         const bool saved = cc_text_is(key, "saved"), tuple = PyTuple_Check(value);
@@ -228,8 +229,8 @@ static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
             const int result = v >= 0 ? numbered(f, memory) : -1;
             if (v < 0 || (result < 0 && f->graph->val.at[memory].def >= 0)) continue;
             if (!saved) return false;
-            if (result >= 0) f->kept[f->n_in + result] = unpacked == Py_True;
-            if (memory < f->n_in) f->kept[memory] = unpacked == Py_True;
+            if (result >= 0) f->kept[f->n_in + result] = f->unpacks;
+            if (memory < f->n_in) f->kept[memory] = f->unpacks;
         }
     }
     return dict != NULL;
