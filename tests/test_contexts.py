@@ -185,3 +185,97 @@ def test_a_call_done_in_another_way_begins_in_its_modes(fn, block, around):
             torch.autocast_decrement_nesting()
             alike(seen(eager), seen(ours), path=f"call {i}, {n} rows")
             assert before == ambient()
+
+
+def breaking(x):
+    print("a break")
+    return x + 1
+
+
+def then_unbinds(x, b):
+    with torch.inference_mode():
+        z = breaking(x)
+    return x.unbind(0)[0] * 2, z
+
+
+def then_raises(x, b):
+    with torch.inference_mode():
+        z = breaking(x)
+    return (x * 2) @ b, z
+
+
+def then_raises_behind_a_write(x, b):
+    y = x * 1
+    with torch.inference_mode():
+        z = breaking(y)
+    b.add_(1)
+    return (x * 2) @ b, z
+
+
+def then_raises_and_catches(x, b):
+    try:
+        with torch.inference_mode():
+            z = breaking(x)
+        b.add_(1)
+        return (x * 2) @ b, z
+    except RuntimeError:
+        return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), x * 2
+
+
+def in_no_grad(x, b):
+    with torch.no_grad():
+        with torch.inference_mode():
+            z = breaking(x)
+        w = x.unbind(0)[-1] * 2
+    return z, w, x * 3
+
+
+def then_no_grad(x, b):
+    with torch.inference_mode():
+        z = breaking(x)
+    with torch.no_grad():
+        w = x.unbind(0)[-1] * 2
+    return z, w, x * 3
+
+
+def one_in_another(x, b):
+    with torch.inference_mode():
+        with torch.inference_mode(False):
+            z = breaking(x)
+        w = x.unbind(0)[-1] * 2
+    return z, w, x * 3, torch.is_inference_mode_enabled()
+
+
+def decorated(x, b):
+    z = torch.inference_mode()(breaking)(x)
+    return x.unbind(0)[-1] * 2, z
+
+
+def switched_off(x, b):
+    with torch.inference_mode(False):
+        z = breaking(x)
+    return x.unbind(0)[-1] * 2, z
+
+
+BLOCKS = (then_unbinds, then_raises, then_raises_behind_a_write, then_raises_and_catches, in_no_grad, then_no_grad,
+          one_in_another, decorated, switched_off)  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", BLOCKS)
+def test_a_replay_that_has_left_a_block_fails(fn, dynamic):
+    """unbind() gives another number of results than recorded, or the product raises, behind a block of inference mode
+    that was entered before the segment began: what runs instead leaves the block once more."""
+
+    def kinds(r):
+        return [(v, v.requires_grad, v.is_inference(), v.is_leaf) if isinstance(v, torch.Tensor) else v for v in r]
+
+    compiled = ccompile.compile(fn, dynamic=dynamic)
+    for rows, width, grad in [(3, 4, 1)] * 3 + [(5, 4, 1), (6, 4, 1), (3, 9, 1), (5, 9, 1), (3, 4, 1), (2, 9, 1), (7, 4, 0), (4, 9, 0)]:
+        found = []
+        for f in (fn, compiled):
+            x, b = torch.arange(rows * 4.0).view(rows, 4).requires_grad_(), torch.ones(width, 4)
+            with torch.set_grad_enabled(bool(grad)):
+                got = outcome(f, (x, b))
+                found.append((kinds(got.value) if got.error is None else got.error, got.modes, b))
+        alike(*found)

@@ -315,11 +315,10 @@ static const CcAction *state_of(const CcTrace *t, int n) {
 static void reverse_scopes(CcSegmentHost *h) {
     for (int n = h->at; n >= 0; n--) {
         const CcAction *a = state_of(h->trace, n);
-        PyObject *undo = a != NULL ? cc_scope_opposite(a) : NULL, *in[CC_CALL_MAX];
-        if (undo == NULL || cc_segment_operands(h->trace, &h->maker, a, in) < 0) continue;
-        PyObject *r = PyObject_CallOneArg(undo, in[0]);
-        Py_DECREF(in[0]);
-        Py_XDECREF(r);
+        PyObject *in[CC_CALL_MAX];
+        if (a == NULL || !cc_scope_is(a) || cc_segment_operands(h->trace, &h->maker, a, in) < 0) continue;
+        if (cc_scope_undo(a, in) < 0) cc_raised_clear();
+        drop(in, a->n);
     }
     cc_raised_clear();
 }
@@ -341,7 +340,7 @@ static void leave_blocks(Host *h) {
     PyErr_Fetch(&type, &value, &tb);
     for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
         const CcAction *a = state_of(h->trace, n);
-        if (a == NULL || h->trace->graph->node.at[n].n_out > 0 || cc_scope_opposite(a) != NULL) continue;
+        if (a == NULL || h->trace->graph->node.at[n].n_out > 0 || cc_scope_is(a)) continue;
         PyObject *r = run_action(h->trace, &h->maker, a);
         if (r == NULL) cc_raised_clear();
         Py_XDECREF(r);

@@ -139,9 +139,10 @@ typedef struct CcAction {
     int32_t after;     /* effects, symbolic steps: number of graph nodes before it */
 } CcAction;
 int cc_action_line(const CcAction *a); /* user line, 0 unknown */
-/* The method that enters again the block of torch.inference_mode that `a` left, or leaves the one that it entered,
- * called with the block's object; NULL: `a` does neither. */
-CC_BORROW PyObject *cc_scope_opposite(const CcAction *a);
+bool cc_scope_is(const CcAction *a);   /* enters or leaves a block of torch.inference_mode or torch.device */
+/* Leaves the block that `a` has entered, or enters again the one that it has left. in: a's operands. -1 with an error
+ * set. */
+CC_MUST int cc_scope_undo(const CcAction *a, PyObject *const *in);
 /* Binds an action's call again (tens.h: cc_bind_*). 0, or -1: no row fits. */
 int cc_action_bind(const CcAction *a, PyObject *const *args, CcBound *out);
 /* args: n references, not stolen. New reference, or NULL with an error set. */
