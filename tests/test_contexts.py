@@ -257,12 +257,12 @@ def switched_off(x, b):
     return x.unbind(0)[-1] * 2, z
 
 
-BLOCKS = (then_unbinds, then_raises, then_raises_behind_a_write, then_raises_and_catches, in_no_grad, then_no_grad,
-          one_in_another, decorated, switched_off)  # fmt: skip
+LEAVING = (then_unbinds, then_raises, then_raises_behind_a_write, then_raises_and_catches, in_no_grad, then_no_grad,
+           one_in_another, decorated, switched_off)  # fmt: skip
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("fn", BLOCKS)
+@pytest.mark.parametrize("fn", LEAVING)
 def test_a_replay_that_has_left_a_block_fails(fn, dynamic):
     """unbind() gives another number of results than recorded, or the product raises, behind a block of inference mode
     that was entered before the segment began: what runs instead leaves the block once more."""
