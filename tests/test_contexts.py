@@ -257,18 +257,61 @@ def switched_off(x, b):
     return x.unbind(0)[-1] * 2, z
 
 
+def raises_on_a_device(x, b):
+    with torch.device("meta"):
+        breaking(x)
+        b.add_(1)
+        return (x * 2) @ b, torch.ones(2)
+
+
+def raises_on_a_device_and_catches(x, b):
+    try:
+        with torch.device("meta"):
+            breaking(x)
+            with torch.device("cpu"):
+                b.add_(1)
+                return (x * 2) @ b, torch.ones(2)
+    except RuntimeError:
+        return x * 3, torch.ones(2)
+
+
+@torch.library.custom_op("ccompile_tests::narrow_only", mutates_args=())
+def narrow_only(b: torch.Tensor) -> torch.Tensor:
+    if b.shape[0] > 4:
+        raise RuntimeError("too wide")
+    return b + 1
+
+
+@narrow_only.register_fake
+def _(b):
+    return torch.empty_like(b)
+
+
+def an_op_raises_on_a_device(x, b):
+    with torch.device("cpu"):
+        breaking(x)
+        return narrow_only(b) * 2, x * 3
+
+
+def an_op_raises_in_inference_mode(x, b):
+    with torch.inference_mode():
+        breaking(x)
+        return narrow_only(b) * 2, x * 3
+
+
 LEAVING = (then_unbinds, then_raises, then_raises_behind_a_write, then_raises_and_catches, in_no_grad, then_no_grad,
-           one_in_another, decorated, switched_off)  # fmt: skip
+           one_in_another, decorated, switched_off, raises_on_a_device, raises_on_a_device_and_catches,
+           an_op_raises_on_a_device, an_op_raises_in_inference_mode)  # fmt: skip
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("fn", LEAVING)
 def test_a_replay_that_has_left_a_block_fails(fn, dynamic):
-    """unbind() gives another number of results than recorded, or the product raises, behind a block of inference mode
-    that was entered before the segment began: what runs instead leaves the block once more."""
+    """unbind() gives another number of results than recorded, or the product or a custom op raises, in or behind a block
+    that was entered before the segment began: what runs instead leaves the block, once."""
 
     def kinds(r):
-        return [(v, v.requires_grad, v.is_inference(), v.is_leaf) if isinstance(v, torch.Tensor) else v for v in r]
+        return [(v, v.device, v.requires_grad, v.is_inference(), v.is_leaf) if isinstance(v, torch.Tensor) else v for v in r]
 
     compiled = ccompile.compile(fn, dynamic=dynamic)
     for rows, width, grad in [(3, 4, 1)] * 3 + [(5, 4, 1), (6, 4, 1), (3, 9, 1), (5, 9, 1), (3, 4, 1), (2, 9, 1), (7, 4, 0), (4, 9, 0)]:
@@ -278,4 +321,5 @@ def test_a_replay_that_has_left_a_block_fails(fn, dynamic):
             with torch.set_grad_enabled(bool(grad)):
                 got = outcome(f, (x, b))
                 found.append((kinds(got.value) if got.error is None else got.error, got.modes, b))
+            assert torch._C._len_torch_function_stack() == 0
         alike(*found)

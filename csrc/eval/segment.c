@@ -310,17 +310,20 @@ static const CcAction *state_of(const CcTrace *t, int n) {
     return action >= 0 && t->node.at[action].state ? &t->node.at[action] : NULL;
 }
 
+static void undo_scope(CcSegmentHost *h, const CcAction *a) {
+    PyObject *in[CC_CALL_MAX];
+    const bool made = cc_segment_operands(h->trace, &h->maker, a, in) == 0;
+    if (!made || cc_scope_undo(a, in) < 0) cc_raised_clear();
+    if (made) drop(in, a->n);
+}
+
 /* Leaves blocks of inference mode that were entered, and enters those that were left, last one first. The failed node
  * may be a kernel after h->at; repeating a step changes nothing. */
 static void reverse_scopes(CcSegmentHost *h) {
     for (int n = h->at; n >= 0; n--) {
         const CcAction *a = state_of(h->trace, n);
-        PyObject *in[CC_CALL_MAX];
-        if (a == NULL || !cc_scope_is(a) || cc_segment_operands(h->trace, &h->maker, a, in) < 0) continue;
-        if (cc_scope_undo(a, in) < 0) cc_raised_clear();
-        drop(in, a->n);
+        if (a != NULL && cc_scope_is(a)) undo_scope(h, a);
     }
-    cc_raised_clear();
 }
 
 void cc_segment_restore(CcSegmentHost *h) {
@@ -333,19 +336,47 @@ void cc_segment_restore(CcSegmentHost *h) {
     PyErr_Restore(type, value, tb);
 }
 
+static void set_state(Host *h, const CcAction *a) {
+    PyObject *r = run_action(h->trace, &h->maker, a);
+    if (r == NULL) cc_raised_clear();
+    Py_XDECREF(r);
+}
+
+/* Sets the state that the nodes behind the failed one would set, without blocks of inference mode and devices that they
+ * enter. -> how many of the blocks that are open they have left */
+static int end_blocks(Host *h) {
+    int left = 0, deep = 0;
+    for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
+        const CcAction *a = state_of(h->trace, n);
+        if (a == NULL || h->trace->graph->node.at[n].n_out > 0) continue;
+        const bool scope = cc_scope_is(a), enters = scope && cc_scope_enters(a);
+        const bool inner = enters || (scope && deep > 0);
+        if (!inner) set_state(h, a);
+        if (scope && !inner) left++;
+        if (inner) deep += enters ? 1 : -1;
+    }
+    return left;
+}
+
+/* Leaves the blocks that were entered in this run and are still open, but for the inner ones that were `left`. */
+static void leave_scopes(Host *h, int left) {
+    int closed = left;
+    for (int n = h->at; n >= 0; n--) {
+        const CcAction *a = state_of(h->trace, n);
+        if (a == NULL || !cc_scope_is(a)) continue;
+        if (!cc_scope_enters(a)) closed++;
+        else if (closed > 0) closed--;
+        else undo_scope(h, a);
+    }
+}
+
 /* A node failed for good inside `with torch.no_grad()` or the like: sets the state that the ends of the blocks would
  * set. */
 static void leave_blocks(Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
-        const CcAction *a = state_of(h->trace, n);
-        if (a == NULL || h->trace->graph->node.at[n].n_out > 0 || cc_scope_is(a)) continue;
-        PyObject *r = run_action(h->trace, &h->maker, a);
-        if (r == NULL) cc_raised_clear();
-        Py_XDECREF(r);
-    }
-    if (h->trace->scoped) reverse_scopes(h);
+    const int left = end_blocks(h);
+    if (h->trace->scoped) leave_scopes(h, left);
     cc_mode_restore_grad(&h->trace->mode);
     PyErr_Restore(type, value, tb);
 }
@@ -405,7 +436,8 @@ static bool raised_by_python(const Host *h) {
     const int action = h->at >= 0 ? h->trace->graph->node.at[h->at].host : -1;
     const bool keeps = action >= 0 && h->trace->node.at[action].kernel == CC_KERNEL_KEEPS;
     const bool repeats = keeps && !cc_state_has_hooks(); /* which see what the kernel saves */
-    const bool python = (tb != NULL && !repeats) || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
+    const bool frames = tb != NULL && !cc_devmode_traced(tb);
+    const bool python = (frames && !repeats) || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
     PyErr_Restore(type, value, tb);
     return python;
 }

@@ -140,6 +140,7 @@ typedef struct CcAction {
 } CcAction;
 int cc_action_line(const CcAction *a); /* user line, 0 unknown */
 bool cc_scope_is(const CcAction *a);   /* enters or leaves a block of torch.inference_mode or torch.device */
+bool cc_scope_enters(const CcAction *a);
 /* Leaves the block that `a` has entered, or enters again the one that it has left. in: a's operands. -1 with an error
  * set. */
 CC_MUST int cc_scope_undo(const CcAction *a, PyObject *const *in);

@@ -116,6 +116,8 @@ bool cc_scope_is(const CcAction *a) {
     return a->state && (a->target == function[ENTER] || a->target == function[LEAVE]);
 }
 
+bool cc_scope_enters(const CcAction *a) { return a->target == function[ENTER]; }
+
 /* A C++ object can be entered once. The torch.inference_mode that will leave the block gets another one, which restores
  * the state around the block, as grad mode was when the block was left. */
 static PyObject *enter_again(PyObject *self, PyObject *left, bool grad) {

@@ -119,6 +119,7 @@ const char *cc_mode_name(int row);    /* such as "GRAD"; NULL past the end */
 
 /* ---- devmode.c: the default device, which torch-function modes set ---- */
 bool cc_devmode_handles(PyFunctionObject *func); /* func is DeviceContext.__torch_function__ */
+bool cc_devmode_traced(PyObject *tb);            /* all frames of the traceback are that function's; tb may be NULL */
 /* A call with all torch-function modes set aside. */
 CC_MUST CC_NEW PyObject *cc_devmode_call_without(PyObject *f, PyObject *const *in, size_t n, PyObject *kwnames);
 
