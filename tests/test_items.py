@@ -52,7 +52,70 @@ def rate_of_count(x, n, m, k):
     return x * m[1]
 
 
-SETTLING = [counter, counter_from_the_end, written_twice, under_two_names, others, summed, rate_of_count]
+COUNTS = {}
+
+
+def counted_by_name(x, n, m, k):
+    d = COUNTS.setdefault(id(m), {})
+    if "a" not in d:
+        d["a"] = 0
+    d["a"] += 1
+    return x * d["a"]
+
+
+def counted_by_default(x, n, m, k):
+    d = COUNTS.setdefault(id(m), {})
+    d.setdefault("a", 0)
+    d["a"] += 1
+    return x * d.setdefault("b", 2.5)
+
+
+SETTLING = [counted_by_name, counted_by_default, counter, counter_from_the_end, written_twice, under_two_names, others, summed, rate_of_count]
+
+
+def by_get(x, seen):
+    n = x.shape[-1]
+    seen[n] = seen.get(n, 0) + 1
+    return x * seen[n]
+
+
+def by_in(x, seen):
+    n = len(x)
+    if n not in seen:
+        seen[n] = 0
+    seen[n] += 1
+    return x * seen[n]
+
+
+def by_setdefault(x, seen):
+    seen.setdefault(x.size(0), 0.5)
+    seen[x.size(0)] += 1
+    return x * seen[x.size(0)]
+
+
+def by_shape(x, seen):
+    seen[x.shape] = seen.get(x.shape, 0) + 1
+    seen[len(x), 2] = seen.get((len(x), 2), 0) + 1
+    return x * seen[x.shape]
+
+
+def by_either(x, seen):
+    kind = "short" if len(x) < 4 else "long"
+    seen[kind] = 1 + (seen[kind] if kind in seen else 0)
+    return x * seen[kind]
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("fn", [by_get, by_in, by_setdefault, by_shape, by_either])
+def test_counts_by_size(fn):
+    """A key that is a size is another object in each call."""
+    compiled, sides, recordings = ccompile.compile(fn, isolate_recompiles=True), [{}, {}], []
+    for i in range(32):
+        out = [f(torch.ones(3 + i % 2), side) for f, side in zip((fn, compiled), sides)]
+        torch.testing.assert_close(*out)
+        assert list(sides[0].items()) == list(sides[1].items())
+        recordings.append(compiled_of(compiled).report()["recordings"])
+    assert recordings[-1] == recordings[12], recordings
 
 
 @pytest.mark.skipif(EAGER, reason="counts recordings")

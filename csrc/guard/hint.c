@@ -3,10 +3,19 @@
  * guards anew. */
 #include "guard_int.h"
 
-/* Strings by value, so that names that are not interned equal their interned twins; their hashes are constant within
- * the process. */
+/* Strings and numbers by value: names that are not interned equal their interned twins, and a size in a key is another
+ * object in each recording. Their hashes are constant within the process. */
 static uint64_t key_word(PyObject *key) {
-    return key == NULL ? 0 : PyUnicode_CheckExact(key) ? (uint64_t)PyObject_Hash(key) : (uintptr_t)key;
+    if (key == NULL) return 0;
+    if (PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyFloat_CheckExact(key))
+        return (uint64_t)PyObject_Hash(key);
+    if (!PyTuple_Check(key)) return (uintptr_t)key;
+    uint64_t hash = (uint64_t)PyTuple_GET_SIZE(key);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++) {
+        const uint64_t word = key_word(PyTuple_GET_ITEM(key, i));
+        hash = cc_map_hash(&word, sizeof word, hash);
+    }
+    return hash;
 }
 
 uint64_t cc_guard_path(const CcGuards *gs, int id, uint64_t salt) {

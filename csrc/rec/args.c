@@ -27,6 +27,8 @@ CcLooks cc_args_looks(PyObject *callable) {
     PyObject *unbound = cc_callee_self(callable) != NULL ? cc_callee_unbound(callable) : NULL;
     if (unbound != NULL) callable = unbound;
     const CcCallee callee = cc_callee_find(callable);
+    if (callee.kind == CC_CALLEE_SETDEFAULT)
+        return CC_LOOKS_NOT; /* it passes on what Python code has done in its place */
     if (cc_callee_has(&callee, CC_TRAIT_CHAINS)) return CC_LOOKS_ITEMS;
     if (cc_callee_has(&callee, CC_TRAIT_TESTS) || cc_callee_has(&callee, CC_TRAIT_ASKS_LEN)) return CC_LOOKS_TRUTH;
     for (int i = 0; i < CC_COUNT(all); i++)

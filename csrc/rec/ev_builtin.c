@@ -55,6 +55,18 @@ static CcGo moved_symbols(const CcBuiltin *b) {
     return cc_args_moved(b) ? CC_OK : stop(b, CC_R_DATA_SCALAR, b->callee->name);
 }
 
+/* Python code that is recorded does the same in a dict from outside, and reads or writes nothing but the key. */
+static CcGo setdefault_symbols(const CcBuiltin *b) {
+    PyObject *dict = b->c->in[0], *key = b->c->in[1];
+    const bool by_key = PyDict_CheckExact(dict) || Py_IS_TYPE(dict, cc_known_type(CC_KNOWN_DEFAULTDICT));
+    const bool plain = cc_value_const(key) || cc_value_ident(key);
+    if (!by_key || !plain || b->c->kwnames != NULL || b->c->n > 3 || cc_value_source(b->rec, dict) < 0)
+        return moved_symbols(b);
+    PyObject *f;
+    CC_RETRY_ALLOC(f, cc_backcall_template(b->rec, "defaulter", NULL));
+    return cc_backcall_perform(b->ev, f, b->c->in, b->c->n);
+}
+
 static CcGo key_symbols(const CcBuiltin *b) {
     bool within = false;
     for (int i = 0; i < b->c->n; i++) within = within || cc_sym_within(b->rec, b->c->in[i], 4);

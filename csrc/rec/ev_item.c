@@ -138,9 +138,15 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
 }
 
-void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key) {
+/* Guards what the dict has for the key. -> the guard; -1: the trace knows what it has */
+static int look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key) {
     const int source = cc_value_known(rec, dict) ? -1 : cc_value_source(rec, dict);
-    if (source >= 0) cc_rec_gives(rec, act, cc_value_read_key(rec, source, key, lookup(act, dict, key)));
+    return source >= 0 ? cc_value_read_key(rec, source, key, lookup(act, dict, key)) : -1;
+}
+
+void cc_item_look(CcRec *rec, CcAct *act, PyObject *dict, PyObject *key) {
+    const int guard = look(rec, act, dict, key);
+    if (guard >= 0) cc_rec_gives(rec, act, guard);
 }
 
 /* Guards one item of a list or tuple. False: the index is unknown. */
@@ -374,7 +380,8 @@ static bool symbol_absent(CcRec *rec, CcAct *act, PyObject *o, PyObject *item) {
     enum { FEW = 32 };
     PyObject *items = cc_sym_is(rec, item) ? listed(rec, o) : NULL;
     bool absent = items != NULL && PySequence_Fast_GET_SIZE(items) <= FEW;
-    absent = absent && (cc_inside_members(rec, o) || cc_inside_guard(rec, o, 1));
+    absent = absent && cc_sym_differs(rec, item, PySequence_Fast_ITEMS(items), PySequence_Fast_GET_SIZE(items));
+    absent = absent && (cc_inside_members(rec, o) || cc_inside_guard(rec, o, PyDict_Check(o) ? 0 : 1));
     absent = absent && cc_sym_absent(rec, act, item, PySequence_Fast_ITEMS(items), PySequence_Fast_GET_SIZE(items));
     Py_XDECREF(items);
     return absent;
@@ -410,7 +417,9 @@ CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = findable(rec, act, ev);
     if (go != CC_OK) return go;
     if (PyDict_Check(o) && !cc_op_python_method(o, "__contains__") &&
-        (cc_number_dict_key(rec, item) || cc_value_by_tensor(rec, o, item)))
-        cc_item_look(rec, act, o, item);
+        (cc_number_dict_key(rec, item) || cc_value_by_tensor(rec, o, item))) {
+        const int guard = look(rec, act, o, item);
+        if (guard >= 0) cc_sym_unread(rec, guard);
+    }
     return CC_OK;
 }

@@ -610,6 +610,8 @@ CC_NEW PyObject *cc_sym_items(CcRec *rec, PyObject *like, CC_STEAL(2) PyObject *
 /* Replaces an event's result if it is a number that waits to become a symbol. */
 void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard); /* the same for a number that a guard read in a slot */
+void cc_sym_unread(CcRec *rec,
+                   int guard); /* the event asks only whether there is something: the number stays a symbol */
 /* a tuple or torch.Size in a slot: if some of its numbers varied between calls, a copy with symbols replaces it */
 void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v);
 /* The same for a torch.Size that is an event's result. is_new: the event has made the guard that reads it. */
@@ -650,8 +652,9 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_sym_format(CcRec *rec, CcAct *act, CcEvent *ev); /* of a symbol: f"step {i}" */
 CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name);
 CcGo cc_sym_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec);
-/* Guards that the symbol, a number, equals none of these constants. False: it does, or they are of other kinds; nothing is
- * guarded then, or only a part, which does no harm. */
+/* Whether these are constants, none of which equals the symbol, a number. */
+bool cc_sym_differs(CcRec *rec, PyObject *symbol, PyObject *const *items, Py_ssize_t n);
+/* Guards that. False: only a part is guarded, which does no harm. */
 CC_MUST bool cc_sym_absent(CcRec *rec, CcAct *act, PyObject *symbol, PyObject *const *items, Py_ssize_t n);
 CcGo cc_sym_pure(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec); /* C code that only reads numbers */
 /* an iterator over these: C iterators among them may read symbols */

@@ -322,11 +322,15 @@ static bool comparable(CcRec *rec, PyObject *o) {
 /* None and text never equal a number. */
 static bool other_kind(PyObject *o) { return o == Py_None || PyUnicode_CheckExact(o); }
 
-bool cc_sym_absent(CcRec *rec, CcAct *act, PyObject *symbol, PyObject *const *items, Py_ssize_t n) {
+bool cc_sym_differs(CcRec *rec, PyObject *symbol, PyObject *const *items, Py_ssize_t n) {
     for (Py_ssize_t i = 0; i < n; i++)
         if (!other_kind(items[i]) &&
             (!comparable(rec, items[i]) || PyObject_RichCompareBool(symbol, items[i], Py_EQ) != 0))
             return false;
+    return true;
+}
+
+bool cc_sym_absent(CcRec *rec, CcAct *act, PyObject *symbol, PyObject *const *items, Py_ssize_t n) {
     for (Py_ssize_t i = 0; i < n; i++) {
         if (other_kind(items[i])) continue;
         PyObject *const in[] = {symbol, items[i]};

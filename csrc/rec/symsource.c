@@ -206,13 +206,19 @@ static PyObject *take_pending(CcRec *rec, int i) {
     return o;
 }
 
-void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
+/* The pending number that the guard reads, as a symbol; NULL: it reads none. */
+static PyObject *take_guarded(CcRec *rec, int guard) {
     for (int i = 0; i < rec->pending.n; i++)
-        if (rec->pending.at[i].guard == guard) {
-            cc_act_put(act, slot, take_pending(rec, i));
-            return;
-        }
+        if (rec->pending.at[i].guard == guard) return take_pending(rec, i);
+    return NULL;
 }
+
+void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard) {
+    PyObject *symbol = take_guarded(rec, guard);
+    if (symbol != NULL) cc_act_put(act, slot, symbol);
+}
+
+void cc_sym_unread(CcRec *rec, int guard) { Py_XDECREF(take_guarded(rec, guard)); }
 
 static bool is_size(PyObject *o) {
     int overflow = 0;
