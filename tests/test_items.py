@@ -73,6 +73,41 @@ def counted_by_default(x, n, m, k):
 SETTLING = [counted_by_name, counted_by_default, counter, counter_from_the_end, written_twice, under_two_names, others, summed, rate_of_count]
 
 
+class Log:
+    def __init__(self):
+        self.kept, self.by_name = [1.0, 2.0, 3.0], {"a": [0.5]}
+
+
+def last_three(log, x):
+    log.kept.append(x.sum().item())
+    log.kept = log.kept[-3:]
+    return x * 2
+
+
+def last_three_by_name(log, x):
+    log.by_name["a"].append(x.sum().item())
+    log.by_name["a"] = log.by_name["a"][-3:]
+    return x * 2
+
+
+def last_in_a_dict(log, x):
+    log.by_name.update(last=x.sum().item())
+    log.by_name = dict(log.by_name)
+    return x * 2
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("fn", [last_three, last_three_by_name, last_in_a_dict])
+def test_a_container_that_is_replaced_behind_a_break(fn):
+    """That the container before the break is still its holder's attribute is a guard, which failed once the holder had changed."""
+    compiled, logs, recordings = ccompile.compile(fn, isolate_recompiles=True), [Log(), Log()], []
+    for i in range(40):
+        torch.testing.assert_close(*[f(log, torch.full((2,), i / 4)) for f, log in zip((fn, compiled), logs)])
+        assert vars(logs[0]) == vars(logs[1])
+        recordings.append(compiled_of(compiled).report()["recordings"])
+    assert recordings[-1] == recordings[16], recordings
+
+
 def by_get(x, seen):
     n = x.shape[-1]
     seen[n] = seen.get(n, 0) + 1

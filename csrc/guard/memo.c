@@ -46,6 +46,7 @@ struct CcMemo {
     bool *child;       /* [guard] other guards are read from its value or compared with it */
     bool *trusted;     /* [guard] ... and assume that it is the same object */
     bool *pinned;      /* [guard] its value must be the same object as in gv */
+    bool *late;        /* [guard] LIVE: what it is compared with may differ from gv's */
     CC_VEC(int) early; /* guards whose values a run copies to its gv first */
     CC_VEC(int) root, live;
     CC_VEC(int) take; /* guards other than LIVE ones whose values a run keeps references to */
@@ -346,6 +347,7 @@ static void list_guards(Build *b) {
         const CcGuard *g = &b->gs->g.at[i];
         if (b->mode[i] == ROOT) cc_vec_push(&m->root, i);
         else if (b->mode[i] == LIVE) cc_vec_push(&m->live, i);
+        m->late[i] = b->mode[i] == LIVE;
         if (g->used && b->mode[i] != LIVE) cc_vec_push(&m->take, i);
         if (m->trusted[i] && PyTuple_CheckExact(b->gv[i]) && all_constants(b->gv[i])) {
             cc_vec_push(&m->keep, Py_NewRef(b->gv[i]));
@@ -387,6 +389,7 @@ CcMemo *cc_memo_new(const CcGuards *gs, PyObject *const *gv, const bool *changin
     m->child = cc_mem_get(n);
     m->trusted = cc_mem_get(n);
     m->pinned = cc_mem_get(n);
+    m->late = cc_mem_get(n);
     Build b = {.m = m,
                .gs = gs,
                .gv = m->gv,
@@ -436,6 +439,7 @@ void cc_memo_free(CcMemo *m) {
     free(m->child);
     free(m->trusted);
     free(m->pinned);
+    free(m->late);
     free(m);
 }
 
@@ -466,6 +470,7 @@ static int recheck(CcMemo *m, const CcGuards *gs, const CcGuardState *state, int
     for (; dep >= 0; dep = m->dep.at[dep].next) {
         const int id = m->dep.at[dep].guard;
         const CcGuard *g = &gs->g.at[id];
+        if (m->late[id]) continue; /* this run will check it */
         PyObject *v = cc_guard_read(g, state, m->gv);
         if (!cc_guard_holds(g, v, m->gv)) return id;
         if (m->trusted[id] || (v != m->gv[id] && (m->child[id] || has_words(g, v)))) return CC_MEMO_MISS;
