@@ -7,6 +7,7 @@ import types
 import ccompile
 import pytest
 import torch
+import torch.nn.functional as F
 
 
 def leaf():
@@ -114,3 +115,25 @@ def test_writes_are_counted(fn, dtype):
                 run.append((f(s, given)._version, s.t is None or s.t._version))
             counts.append(run)
         assert counts[1] == counts[0]
+
+
+COMPOSED = {
+    "a linear layer of one row": lambda x, w: F.linear(x[0], w),
+    "a product with one row": lambda x, w: x[0] @ w.t(),
+    "one_hot": lambda x, w: F.one_hot(x.argmax(1), 4),
+    "clone": lambda x, w: x.clone(),
+    "one dimension of a convolution": lambda x, w: F.conv1d(x[None], w[None]),
+    "inner": lambda x, w: torch.inner(x, w),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("needs", ["x", "w", "both"])
+def test_versions_of_what_torch_composes(name, needs):
+    """Eager writes to some results in place. A stage of compiled training has the ops beside them, too."""
+    counts = []
+    for f in (fn := lambda x, w: (x.cos() + 1, COMPOSED[name](x, w), w.sin() * 2), ccompile.compile(fn)):
+        for _ in range(3):
+            x, w = (torch.randn(4, 4).requires_grad_(needs in (key, "both")) for key in "xw")
+            counts.append([t._version for t in f(x, w)])
+    assert counts[3:] == counts[:3]

@@ -234,8 +234,9 @@ static bool set_results(CcRec *rec, PyObject *result, const CcNode *n, bool sequ
     const int out0 = n->out0, n_out = n->n_out;
     if (!sequence) {
         if (n_out == 0) return true;
-        /* other ops of one result don't write to it; asking each for its version would run torch-function modes */
-        if (cc_op_info((CcOpId)n->op)->kind == CC_K_RNN) set_item(rec, result, out0);
+        /* one_hot() and a linear layer of one row write to their result, too; asking would run torch-function modes */
+        const bool asks = cc_op_info((CcOpId)n->op)->kind == CC_K_RNN || (cc_tens_is(result) && !cc_mode_device_now());
+        if (asks) set_item(rec, result, out0);
         else cc_value_set(rec, result, CC_O_VALUE, out0);
         rec->lazy = rec->lazy || PyUnicode_CheckExact(result);
         return true;
