@@ -609,7 +609,6 @@ CC_NEW PyObject *cc_sym_new(CcRec *rec, PyObject *value, bool late);
 CC_NEW PyObject *cc_sym_items(CcRec *rec, PyObject *like, CC_STEAL(2) PyObject *items);
 /* Replaces an event's result if it is a number that waits to become a symbol. */
 void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
-bool cc_sym_varying(CcRec *rec, int guard, PyObject *number);
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard); /* the same for a number that a guard read in a slot */
 void cc_sym_unread(CcRec *rec,
                    int guard); /* the event asks only whether there is something: the number stays a symbol */

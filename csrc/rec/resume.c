@@ -538,7 +538,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     }
     if (v != NULL && symbolic && (may_vary(v) || cc_sym_textual(v))) {
         const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, NULL);
-        if (PyFloat_CheckExact(v) && cc_sym_varying(rec, id, v)) {
+        if (PyFloat_CheckExact(v) && cc_sym_wanted(rec, id, v)) { /* Python code has read it */
             cc_sym_slot(rec, act, slot, id);
             return;
         }

@@ -149,16 +149,6 @@ bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
     return true;
 }
 
-bool cc_sym_varying(CcRec *rec, int guard, PyObject *number) {
-    CcGuards *gs = &rec->trace->guards;
-    if (cc_sym_wanted(rec, guard, number)) return true;
-    if (number_of(rec->trace, guard) != NULL || gs->g.at[guard].check != CC_CHK_NONE || cc_same_nan(number))
-        return false;
-    cc_guard_check(gs, guard, CC_CHK_TYPE, (PyObject *)Py_TYPE(number));
-    cc_vec_push(&rec->pending, (struct CcPending){guard, Py_NewRef(number)});
-    return true;
-}
-
 void cc_sym_written(CcRec *rec, int guard) {
     for (int i = 0; i < rec->trace->number.n; i++)
         if (rec->trace->number.at[i].guard == guard) rec->trace->number.at[i].written = true;
