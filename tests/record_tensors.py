@@ -312,3 +312,11 @@ class LazyPositions(nn.Module):
         if n not in self.by_length:
             self.by_length[n] = torch.arange(n).unsqueeze(1)
         return x + self.by_length[n]
+
+
+@feature
+def tensor_of_tensors(x):
+    ends = [x.sum(), x.mean()]
+    made = torch.tensor(ends)
+    ends.append(made)
+    return made * 2, torch.tensor((x.argmax(), x.argmin())), torch.tensor([x.double().sum()]), ends

@@ -186,3 +186,12 @@ def test_a_full_resume_point_rests_and_comes_back():
     hits_of("b" * i for i in range(60))
     assert hits_of(["b"] * 32) >= 16
     assert hits_of(["b", "new"] * 16) == 16  # now and then one that does not fit
+
+
+def test_what_differs_is_whether_it_requires_a_gradient():
+    compiled = ccompile.compile(scaled)
+    compiled(torch.ones(2, 2), "a")
+    seen = len(ccompile.events())
+    compiled(torch.ones(2, 2, requires_grad=True), "a")
+    (text,) = [e.text for e in ccompile.events()[seen:] if e.kind == "recompile"]
+    assert "argument 0 is f32[2, 2] cpu; now f32[2, 2] cpu requires_grad" in text, text

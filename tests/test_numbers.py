@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ccompile.api import compiled_of
-from conftest import EAGER
+from conftest import EAGER, alike
 from torch import nn
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool]
@@ -904,3 +904,37 @@ def test_defaults_that_a_break_left(fn):
     compiled = ccompile.compile(fn)
     for i in range(1, 12):
         assert compiled(torch.full((2,), float(i))) == fn(torch.full((2,), float(i)))
+
+
+AFTER_ITEM = {
+    "a factor": lambda x, s: (x * s).relu() * 2,
+    "a divisor": lambda x, s: (x / s + 1).sin(),
+    "an exponent": lambda x, s: (x.abs() + 1) ** s,
+    "from a number": lambda x, s: (s - x).tanh(),
+    "alpha": lambda x, s: torch.add(x, x.sin(), alpha=s).cos(),
+    "compared": lambda x, s: torch.where(x > s, x, x * 0.5),
+    "of halves": lambda x, s: (x.bfloat16() * s).relu() * 2,
+    "twice": lambda x, s: (x * s + s).sigmoid(),
+    "also printed": lambda x, s: ((x * s).exp(), f"{s:.2f}"),
+    "also compared": lambda x, s: (x * s).exp() if s > -1e9 else x,
+}
+
+
+LEFT_TO_TORCH = ("an exponent", "from a number", "alpha")  # that op only
+
+
+@pytest.mark.skipif(EAGER, reason="counts recordings")
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", AFTER_ITEM)
+def test_a_number_that_a_break_gave_is_an_argument_of_kernels(name, grad):
+    """From the first call on, so that torch runs no op; other numbers record nothing."""
+    fn = lambda x: AFTER_ITEM[name](x, x.detach().abs().mean().item())  # noqa: E731
+    compiled, recordings = ccompile.compile(fn, isolate_recompiles=True), []
+    with torch.set_grad_enabled(grad):
+        for i in range(8):
+            x = torch.randn(6, 8, generator=torch.Generator().manual_seed(i)).requires_grad_(grad)
+            alike(fn(x), compiled(x), rtol=1e-4, atol=1e-5)
+            recordings.append(compiled_of(compiled).report()["recordings"])
+    assert recordings[2] == recordings[-1], recordings
+    ops = [op.name for graph in ccompile.report.report(compiled).graphs for op, _ in graph.torch_ops]
+    assert grad or name in LEFT_TO_TORCH or not ops, ops

@@ -860,3 +860,38 @@ def test_second_derivatives_go_through_results(name, how):
             loss = sum(y.square().sum() for y in ys)
             both.append(list(how(ys[0], lambda loss=loss, x=x: torch.autograd.grad(loss, x, create_graph=True)[0], x)))
         close(*both, "derivative", {"rtol": 1e-8, "atol": 1e-9})
+
+
+OF_CONSTANTS = {
+    "layer norm": lambda x: F.layer_norm(x, (4,)),
+    "group norm": lambda x: F.group_norm(x, 2),
+    "RMS norm": lambda x: F.rms_norm(x, (4,)),
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "tanh": lambda x: x.tanh() * 2,
+}
+
+
+@pytest.mark.parametrize("name", OF_CONSTANTS)
+@pytest.mark.parametrize("where", ["inside", "a result"])
+def test_a_write_to_what_has_no_gradient(name, where):
+    """A running state that is normalised, used and updated: eager has saved the norm's result only, and gives the gradient."""
+
+    def fn(w, x):
+        h = x + 1
+        loss = (OF_CONSTANTS[name](h if where == "a result" else x) * w).sum()
+        if where == "inside":
+            x.mul_(0.9).add_(0.5)
+        return h, loss
+
+    found = []
+    for f in (fn, ccompile.compile(fn)):
+        for i in range(4):
+            w, x = torch.linspace(-1, 1, 4).requires_grad_(), torch.arange(12.0).view(3, 4).mul(0.1 * i).sin()
+            h, loss = f(w, x)
+            if where == "a result":
+                h.add_(1)
+            loss.backward()
+            found.append((loss, w.grad, x))
+    for got, want in zip(found[4:], found[:4], strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

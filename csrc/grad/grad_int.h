@@ -115,7 +115,7 @@ void cc_attention_lower(CcGraph *g);
 /* ---- function.c: custom autograd.Functions ---- */
 void cc_function_split(CcGraph *g); /* replaces calls by their forward, with a mark behind it */
 bool cc_function_is_mark(const CcNode *n);
-bool cc_function_apply(Adjoint *a, const CcNode *mark);       /* as cc_rules_apply */
+bool cc_function_apply(Adjoint *a, const CcNode *mark);              /* as cc_rules_apply */
 bool cc_function_has_gradient(const Adjoint *a, const CcNode *mark); /* one of the call's results has */
 /* An operand's gradient is wanted: so are those of the results, whatever the forward computes in between: ints, bools. */
 void cc_function_wants(Adjoint *a, const CcNode *mark);

@@ -144,10 +144,14 @@ static bool is_cheap(const CcNode *n) {
     return (kind == CC_K_POINTWISE || kind == CC_K_NORM) && n->flags == 0 && n->n_out == 1;
 }
 
-/* Weights and biases of norms are saved, as eager saves them. */
+/* Eager saves the operands of a norm, if one of them has a gradient; else code may write to them. */
+static bool saves_operands(const CcGraph *g, const CcNode *n) {
+    return cc_op_info((CcOpId)n->op)->kind == CC_K_NORM && cc_rules_needs(g, n->out0);
+}
+
 static bool may_save(const Cut *c, const CcNode *n, int value) {
     if (c->kept != NULL) return c->kept[value];
-    return c->saved[value] || (c->exists[value] && cc_op_info((CcOpId)n->op)->kind == CC_K_NORM);
+    return c->saved[value] || (c->exists[value] && saves_operands(c->g, n));
 }
 
 /* How many nodes the backward has to repeat for this value; more than MOST_REPEATED: it can't, or should not. */

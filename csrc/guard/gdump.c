@@ -72,7 +72,7 @@ void cc_guard_value_text(const CcGuards *gs, int id, const CcGuardState *state, 
     free(on_path);
     if (n > id) {
         CcTensor t = {.type = {.ndim = -1}};
-        if (gv[id] != NULL && cc_tens_plain(gv[id])) cc_tens_read(gv[id], false, &t);
+        if (gv[id] != NULL && cc_tens_plain(gv[id])) cc_tens_read(gv[id], true, &t);
         if (gv[id] == NULL) cc_sbuf_add(out, "absent");
         else if (t.type.ndim >= 0) cc_tens_describe(&t.type, out);
         else add_object(gv[id], out);

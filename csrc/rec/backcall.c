@@ -44,6 +44,8 @@ static const char templates[] =
     "    return lambda *args: tuple([\n"
     "        op(args[0][i], args[1][i], args[2][i], value=args[3][i] if split[3] else args[3])\n"
     "        for i in range(len(args[0]))])\n"
+    "def joiner(stack):\n"
+    "    return lambda tensors: stack(tensors)\n"
     "def broadcaster(to):\n"
     "    return lambda tensors: tuple([\n"
     "        t if t.shape == tensors[to].shape else t.expand_as(tensors[to]) for t in tensors])\n"
@@ -283,11 +285,38 @@ static CcGo broadcast(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObj
     return CC_DONE;
 }
 
+/* Tensors of one element, and without a gradient, as torch.stack() takes them: of one dtype, on the CPU. */
+static bool stacks(CcRec *rec, PyObject *list) {
+    const Py_ssize_t n = tensors_in(rec, list);
+    CcTensor first, t;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *o = PySequence_Fast_GET_ITEM(list, i);
+        cc_value_requires_read(rec, o);
+        cc_tens_read(o, true, &t);
+        if (i == 0) first = t;
+        if (t.type.ndim != 0 || t.type.requires_grad || t.type.device != 1 || t.type.dtype != first.type.dtype ||
+            t.type.dtype == CC_DT_OTHER)
+            return false;
+    }
+    return n > 0;
+}
+
+/* torch.tensor([a, b]) of such tensors is torch.stack([a, b]), which reads no data. */
+static CcGo join(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
+    if (n != 1 || kwnames != NULL || cc_mode_device_now() || !stacks(rec, in[0])) return CC_OK;
+    PyObject *stack = cc_obj_of_module("torch", "stack");
+    PyObject *made = stack != NULL ? cc_backcall_around(rec, "joiner", stack) : NULL;
+    Py_XDECREF(stack);
+    return made != NULL ? cc_backcall_perform(ev, made, in, 1) : CC_OK;
+}
+
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     enum { MOST = 4 };
     bool in_place, value;
     if (PyCFunction_Check(f) && strcmp(((PyCFunctionObject *)f)->m_ml->ml_name, "broadcast_tensors") == 0)
         return broadcast(rec, ev, in, n, kwnames);
+    if (PyCFunction_Check(f) && strcmp(((PyCFunctionObject *)f)->m_ml->ml_name, "tensor") == 0)
+        return join(rec, ev, in, n, kwnames);
     PyObject *op = n > 0 && n <= MOST ? op_of_each(f, &in_place, &value) : NULL;
     const Py_ssize_t tensors = op != NULL ? tensors_in(rec, in[0]) : 0;
     PyObject *split = tensors > 0 ? PyTuple_New(n) : NULL, *made = NULL;

@@ -537,6 +537,8 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
 }
 
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
+    CcWithNumbers given;
+    if (cc_sym_numbers(rec, spec, result, &given)) spec = &given.spec;
     Made made; /* too large to clear for each node */
     made.n = 0;
     made.sequence = false;

@@ -607,6 +607,13 @@ void cc_sym_written(CcRec *rec, int guard); /* this source now gives another num
 CC_NEW PyObject *cc_sym_new(CcRec *rec, PyObject *value, bool late);
 /* a tuple of items with symbols, or a torch.Size if `like` is one */
 CC_NEW PyObject *cc_sym_items(CcRec *rec, PyObject *like, CC_STEAL(2) PyObject *items);
+/* A call with symbols in place of floats that a break gave and kernels can read in each call. False: it has none. */
+typedef struct CcWithNumbers {
+    CcCallSpec spec;
+    CcBound bound;
+    PyObject *in[8];
+} CcWithNumbers;
+bool cc_sym_numbers(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcWithNumbers *out);
 /* Replaces an event's result if it is a number that waits to become a symbol. */
 void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard); /* the same for a number that a guard read in a slot */

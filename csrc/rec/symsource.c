@@ -178,6 +178,54 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
     return cc_sym_new(rec, value, false);
 }
 
+/* Does the kernel of the bound op read this operand as a number, in each call? */
+static bool reads_number(const CcBound *bound, PyObject *result, int operand) {
+    CcOperand in[CC_BOUND_MAX];
+    CcTensor t;
+    CcGraph *g = cc_graph_new();
+    for (int i = 0; i < bound->n; i++) {
+        in[i] = bound->in[i].constant;
+        if (bound->in[i].tensor == NULL) continue;
+        cc_tens_read(bound->in[i].tensor, false, &t);
+        in[i] = (CcOperand){.kind = CC_IN_VALUE, .value = cc_graph_input(g, &t.type)};
+    }
+    cc_tens_read(result, false, &t);
+    const int node = cc_graph_node(g, bound->op, 0, -1, in, bound->n, &t.type, 1);
+    const bool reads = cc_op_number(g, &g->node.at[node], operand);
+    cc_graph_free(g);
+    return reads;
+}
+
+/* The guard that reads a float which a break gave, and of which only the type is guarded; -1: o is none. */
+static int source_of_varying(CcRec *rec, PyObject *o) {
+    const CcProv *p = PyFloat_CheckExact(o) && cc_value_symbolic(rec, o) ? cc_value_find(rec, o) : NULL;
+    return p != NULL && p->origin == CC_O_SOURCE ? p->id : -1;
+}
+
+bool cc_sym_numbers(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcWithNumbers *out) {
+    bool any = false;
+    for (int i = 0; i < spec->n; i++) any = any || source_of_varying(rec, spec->in[i]) >= 0;
+    if (!any || spec->bound == NULL || spec->flags != 0 || spec->n > CC_COUNT(out->in) || result == NULL ||
+        !cc_tens_plain(result))
+        return false;
+    any = false;
+    out->spec = *spec;
+    out->bound = *spec->bound;
+    out->spec.in = out->in;
+    out->spec.bound = &out->bound;
+    for (int i = 0; i < spec->n; i++) {
+        out->in[i] = spec->in[i];
+        const int guard = source_of_varying(rec, spec->in[i]);
+        int operand = 0;
+        while (guard >= 0 && operand < out->bound.n && out->bound.in[operand].number != spec->in[i]) operand++;
+        if (guard < 0 || operand == out->bound.n || !reads_number(&out->bound, result, operand)) continue;
+        out->in[i] = out->bound.in[operand].number = from_source(rec, guard, spec->in[i]);
+        cc_vec_push(&rec->keep, out->in[i]);
+        any = true;
+    }
+    return any;
+}
+
 static void make_constant(CcRec *rec, struct CcPending p) {
     CcGuards *gs = &rec->trace->guards;
     if (number_of(rec->trace, p.guard) == NULL) {
