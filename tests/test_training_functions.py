@@ -910,3 +910,33 @@ def test_grad_mode_behind_a_function_that_sets_it(context):
         x, t = torch.ones(3), torch.ones(3, requires_grad=True)
         assert compiled(x, t).requires_grad and torch.is_grad_enabled()
         torch.testing.assert_close(compiled(x, t), fn(x, t))
+
+
+def scaled_by_count(ctx, x, k):
+    ctx.k = k
+    return x * (1 + 0.1 * (k % 3))
+
+
+ByCount = function(scaled_by_count, lambda ctx, g: (g * (1 + 0.1 * (ctx.k % 3)), None))
+
+
+def test_a_backward_goes_only_where_eager_goes():
+    """The trace does not know that the loss is independent of h, behind a call with another number in each call."""
+
+    def step(x, w, k, bn):
+        h, seen = x * w, []
+        h.register_hook(lambda g: seen.append("a hook"))
+        print(end="")
+        loss = w.sum() + ByCount.apply(bn(h), k).detach().sum()
+        h.square().sum().backward()
+        loss.backward()
+        return seen, w.grad
+
+    found = []
+    for f in (step, ccompile.compile(step)):
+        bn = torch.nn.BatchNorm1d(4)
+        for i, k in enumerate((0, 1, 1, 1, 2, 2, 2)):
+            found.append(f(leaves(i)[0], torch.ones(4, requires_grad=True), k, bn))
+    for got, want in zip(found[7:], found[:7], strict=True):
+        assert got[0] == want[0]
+        torch.testing.assert_close(got[1], want[1])

@@ -17,14 +17,14 @@ typedef uint64_t Word;
 
 static Word *results_of(const CcParts *p, int value) { return p->results + (size_t)value * (size_t)p->words; }
 
-/* Unites the sets of a node's results. -> whether they are unknown */
+/* Unites the sets of a node's results. -> whether they are unknown: a result of unknown type may be detached */
 static bool unite_results(const CcParts *p, const CcNode *n, Word *of) {
     bool unknown = n->flags & (CC_N_WRITES | CC_N_EFFECT);
     memset(of, 0, sizeof *of * (size_t)p->words);
     for (int k = 0; k < n->n_out; k++) {
         const Word *more = results_of(p, n->out0 + k);
         for (int w = 0; w < p->words; w++) of[w] |= more[w];
-        unknown = unknown || p->unknown[n->out0 + k];
+        unknown = unknown || p->unknown[n->out0 + k] || p->g->val.at[n->out0 + k].type.ndim < 0;
     }
     return unknown;
 }
