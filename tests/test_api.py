@@ -384,22 +384,96 @@ def test_train_eval_to_and_chained_calls():
     assert len(c) == 3 and c[0] is m[0] and [type(s) for s in c] == [type(s) for s in m]
 
 
-def test_hooks_registered_on_either_run_once_and_see_the_original():
+def test_hooks_registered_on_either_run_once_and_see_what_they_were_registered_on():
     m = Net()
     c = ccompile.compile(m)
     x, seen = x4(), []
     c(x)
     one = c.register_forward_hook(lambda mod, args, out: seen.append(mod) or out + 1)
-    two = m.register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
+    two = m.register_forward_pre_hook(lambda mod, args: seen.append(mod) or (args[0] * 2,))
     expected = torch.relu(m.linear(x * 2)) * 2.0 + m.shift + 1
     for _ in range(3):
         seen.clear()
         torch.testing.assert_close(c(x), expected)
-        assert seen == [m]
+        assert len(seen) == 2 and seen[0] is m and seen[1] is c
     one.remove()
     two.remove()
     twice_equal(c, m, x)
-    assert not seen[1:]
+    assert not seen[2:]
+
+
+def count_in_pre(net):
+    def hook(mod, args):
+        mod.scale += 1.0
+
+    return net.register_forward_pre_hook(hook)
+
+
+def count_behind(net):
+    def hook(mod, args, kwargs, out):
+        mod.scale += kwargs["by"]
+        return out * mod.scale
+
+    return net.register_forward_hook(hook, prepend=True, with_kwargs=True, always_call=True)
+
+
+def rebind_a_buffer(net):
+    def hook(mod, args, out):
+        mod.shift = mod.shift + out.detach().mean(0)
+
+    return net.register_forward_hook(hook)
+
+
+def scale_gradients(net):
+    net.register_full_backward_pre_hook(lambda mod, grads: (grads[0] * mod.scale,))
+    return net.register_full_backward_hook(lambda mod, inputs, grads: (inputs[0] * mod.scale,))
+
+
+@pytest.mark.parametrize("register", [count_in_pre, count_behind, rebind_a_buffer, scale_gradients])
+def test_hooks_on_a_compiled_module_do_what_they_do_in_eager(register):
+    def outcomes(net):
+        names = {mod: name or "root" for name, mod in net.named_modules()}
+        seen = []
+        handles = [net.register_forward_hook(lambda mod, args, out: seen.append(names[mod])), register(net)]
+        out = []
+        with torch.enable_grad():
+            for i in range(6):
+                x = torch.full((3, 4), i / 4.0, requires_grad=True)
+                net(x, by=0.5).sum().backward()
+                out += [x.grad, net.scale, net.shift.clone()]
+        for handle in handles:
+            handle.remove()
+        return [*out, net(x, by=2.0)], seen
+
+    m = Net()
+    expected, names = outcomes(copy.deepcopy(m))
+    got, seen = outcomes(ccompile.compile(m))
+    torch.testing.assert_close(got, expected)
+    assert seen == names == ["root"] * 6
+
+
+def test_hooks_of_a_compiled_module_are_copied_and_pickled():
+    m = Nothing()
+    c = ccompile.compile(m)
+    c.register_forward_hook(hooked)
+    assert c() is c
+    for copied in (copy.deepcopy(c), copy.deepcopy(nn.ModuleList([c]))[0]):
+        assert type(copied) is type(c) and copied is not c and copied() is copied
+    original = copy.deepcopy(m)
+    assert original()._orig_mod is original
+    for shallow in (copy.copy(m), copy.copy(c)):  # shares the original's hooks
+        assert shallow() is getattr(shallow, "_orig_mod", shallow)
+    loaded = pickle.loads(pickle.dumps(c))
+    assert type(loaded) is Nothing and next(iter(loaded._forward_hooks.values())) is hooked
+
+
+class Nothing(nn.Module):
+    def forward(self):
+        return torch.ones(1)
+
+
+def hooked(mod, args, out):
+    return mod
 
 
 def test_forward_itself_stays_eager():
