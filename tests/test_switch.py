@@ -758,3 +758,29 @@ def test_tracers_see_every_line_and_one_warning_says_so():
     ).stdout.splitlines()  # fmt: skip
     assert out[0].split() == ["2", "1", "2", "1"] and out[2] == "2"
     assert "f runs eagerly: a tracer, debugger or coverage tool is active" in out[1]
+
+
+WARNED = """
+import sys, warnings
+import torch, ccompile
+def f(x):
+    return x + 1
+warnings.simplefilter("error")
+x, compiled = torch.ones(1), ccompile.compile(f)
+if sys.argv[1] == "backend":
+    compiled = torch.compile(f, backend="ccompile")
+if sys.argv[1] == "tracer":
+    sys.settrace(lambda *a: None)
+print(compiled(x).item(), compiled(x).item())
+"""
+
+
+@pytest.mark.parametrize(("what", "says"), [("tracer", "f runs eagerly: a tracer"), ("backend", "keeps Dynamo's tracing")])
+def test_warnings_that_the_program_makes_errors_are_logged(what, says):
+    done = subprocess.run(
+        [sys.executable, "-c", WARNED, what],
+        env=os.environ | {"PYTHONPATH": str(pathlib.Path(ccompile.__file__).parent.parent)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "2.0 2.0\n", done.stderr
+    assert says in done.stderr and "Error" not in done.stderr
