@@ -286,8 +286,9 @@ ALLOWED_MODES = "'default', 'max-autotune', 'max-autotune-no-cudagraphs', 'reduc
         (
             {"options": {"recompile_limit": -1}},
             ValueError,
-            "option 'recompile_limit' must be 0 or more (now 8), not -1",
+            "'recompile_limit' must be in 0..2147483647 (now 8), not -1",
         ),
+        ({"options": {"memory_limit": 2**31}}, ValueError, "must be in 0..2147483647 (now 0), not 2147483648"),
         ({"options": {"no_such_knob": True}}, ValueError, "unknown option 'no_such_knob'. Allowed: "),
     ],
 )
@@ -1093,6 +1094,12 @@ def test_config_reads_sets_and_patches():
             getattr(config, wrong)
     with pytest.raises(TypeError, match="knob"):
         setattr(config, name, "text")
+    for wrong in (-1, 2**31, 2**32 + 5):
+        with pytest.raises(
+            ValueError, match=rf"knob {name!r} must be in 0\.\.2147483647 \(now {before}\), not {wrong}"
+        ):
+            setattr(config, name, wrong)
+    assert getattr(config, name) == before
     with pytest.raises(ValueError):
         with config.patch(nothing_like_it=1):
             pass

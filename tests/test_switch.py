@@ -120,7 +120,8 @@ def test_another_backend_is_torchs():
     [
         ({"name": 3}, TypeError, "name must be a str"),
         ({"recompile_limit": "8"}, TypeError, "'recompile_limit' is int"),
-        ({"recompile_limit": -1}, ValueError, "must be 0 or more"),
+        ({"recompile_limit": -1}, ValueError, r"must be in 0\.\.2147483647"),
+        ({"recompile_limit": 2**32}, ValueError, r"argument 'recompile_limit' must be in 0\.\.2147483647 \(now 8\), not 4294967296"),
         ({"isolate_recompiles": 1}, TypeError, "isolate_recompiles must be True or False"),
         ({"shapes_spec": object()}, TypeError, "shapes_spec must be None"),
         ({"dynamic_shapes": object()}, TypeError, "dynamic_shapes must be None"),
