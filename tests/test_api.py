@@ -1240,6 +1240,14 @@ def test_command_line(capsys, tmp_path, monkeypatch):
         (["explain", "nothing.at.all:f"], "no such module: nothing"),
         (["explain", "math:nothing"], "math has no 'nothing'"),
         (["explain", "torch.nn:ReLU", "--input", "3xy"], "'3xy' must be sizes"),
+        (
+            ["explain", f"{tmp_path}/mine.py:f"],
+            r"mine.py:f, called with no arguments \(--input 8x64 passes one\), raised TypeError: f\(\) missing 2",
+        ),
+        (
+            ["explain", f"{tmp_path}/mine.py:f", "--input", "2x3", "--input", "4"],
+            "mine.py:f, called with 2x3, 4, raised RuntimeError at .*mine.py:2: The size of tensor a",
+        ),
         (["demo", "nothing"], None),
     ):
         with pytest.raises(SystemExit, match=text):
