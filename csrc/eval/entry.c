@@ -357,12 +357,18 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
 
 static void warn_of_limit(CcRoot *root) {
     root->warned = true;
+    const int limit = root->knobs.recompile_limit;
+    const bool differs = limit > 0 && root->last_failure != NULL;
+    cc_log_add(CC_LOG_EAGER, "%s: recompile_limit is %d: calls that no entry fits run eagerly", cc_root_name(root),
+               limit);
     cc_raised_warn(PyUnicode_FromFormat(
-        "ccompile: %U has reached recompile_limit (%d); further variants run eagerly, and now and then "
-        "one replaces the least recently used entry. What differed last: %s. More entries: "
+        "ccompile: %U has reached recompile_limit (%d); %s.%s%s%s More entries: "
         "ccompile.compile(..., options={\"recompile_limit\": %d})",
-        root->name, root->knobs.recompile_limit, root->last_failure != NULL ? root->last_failure : "-",
-        8 * CC_MAX(root->knobs.recompile_limit, 1)));
+        root->name, limit,
+        limit > 0 ? "further variants run eagerly, and now and then one replaces the least recently used entry"
+                  : "nothing is compiled, and all calls run eagerly",
+        differs ? " What differed last: " : "", differs ? root->last_failure : "", differs ? "." : "",
+        8 * CC_MAX(limit, 1)));
 }
 
 enum {
