@@ -1338,6 +1338,40 @@ def test_step_benchmark():
     assert 0 < sum(row["host"].values()) < 1 and {"product", "kernel"} <= set(row["kinds"])
 
 
+SETTINGS = """
+import torch, ccompile
+x, f = torch.ones(8, 8), ccompile.compile(lambda x: (x @ x).relu() + 1)
+f(x), f(x)
+print("\\n".join(event.text for event in ccompile.events() if event.kind in ("ignored", "fallback")))
+"""
+WRONG_SETTINGS = {
+    "CCOMPILE_BACKEND": ("llvm", "CCOMPILE_BACKEND is 'llvm', which nothing here knows; allowed: ref, cuda"),
+    "CCOMPILE_CPU": ("sse", "CCOMPILE_CPU is 'sse', which nothing here knows; allowed: base, avx2, avx512"),
+    "CCOMPILE_DUMP": ("all", "CCOMPILE_DUMP is 'all', which nothing here knows; allowed: kernels, graph"),
+    "CCOMPILE_VERIFY": ("no", "CCOMPILE_VERIFY is 'no', which nothing here knows; allowed: 0, 1"),
+    "CCOMPILE_WAY": ("owm", "CCOMPILE_WAY is 'owm', which nothing here knows; allowed: own, onednn, blas"),
+    "CCOMPILE_CACHE_LIMIT": ("1x", "CCOMPILE_CACHE_LIMIT is '1x', not a number of MiB in 0..2147483647"),
+}
+
+
+def ignored_settings(settings):
+    env = {k: v for k, v in os.environ.items() if k not in WRONG_SETTINGS} | {"CCOMPILE_CPU": "base"} | settings
+    done = subprocess.run([sys.executable, "-c", SETTINGS], capture_output=True, text=True, env=env, check=True)
+    return done.stdout.splitlines()
+
+
+def test_values_of_environment_variables_that_nobody_knows_are_told(tmp_path):
+    lines = ignored_settings(
+        {name: value for name, (value, _) in WRONG_SETTINGS.items()} | {"CCOMPILE_CACHE_DIR": str(tmp_path)}
+    )
+    assert len(lines) == len(WRONG_SETTINGS)
+    for _, text in WRONG_SETTINGS.values():
+        assert any(line.startswith(text) for line in lines), (text, lines)
+    (tmp_path / "file").touch()
+    (line,) = ignored_settings({"CCOMPILE_WAY": "direct", "CCOMPILE_CACHE_DIR": str(tmp_path / "file" / "folder")})
+    assert f"the cache {tmp_path}/file/folder/" in line and "can't be used (Not a directory)" in line
+
+
 def test_compiled_types_are_what_they_say():
     assert isinstance(ccompile.compile(scaled), _core.Compiled)
     assert isinstance(ccompile.disable(scaled), _core.Disabled)
