@@ -286,8 +286,9 @@ ALLOWED_MODES = "'default', 'max-autotune', 'max-autotune-no-cudagraphs', 'reduc
         (
             {"options": {"recompile_limit": -1}},
             ValueError,
-            "option 'recompile_limit' must be 0 or more (now 8), not -1",
+            "'recompile_limit' must be in 0..2147483647 (now 8), not -1",
         ),
+        ({"options": {"memory_limit": 2**31}}, ValueError, "must be in 0..2147483647 (now 0), not 2147483648"),
         ({"options": {"no_such_knob": True}}, ValueError, "unknown option 'no_such_knob'. Allowed: "),
     ],
 )
@@ -384,22 +385,96 @@ def test_train_eval_to_and_chained_calls():
     assert len(c) == 3 and c[0] is m[0] and [type(s) for s in c] == [type(s) for s in m]
 
 
-def test_hooks_registered_on_either_run_once_and_see_the_original():
+def test_hooks_registered_on_either_run_once_and_see_what_they_were_registered_on():
     m = Net()
     c = ccompile.compile(m)
     x, seen = x4(), []
     c(x)
     one = c.register_forward_hook(lambda mod, args, out: seen.append(mod) or out + 1)
-    two = m.register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
+    two = m.register_forward_pre_hook(lambda mod, args: seen.append(mod) or (args[0] * 2,))
     expected = torch.relu(m.linear(x * 2)) * 2.0 + m.shift + 1
     for _ in range(3):
         seen.clear()
         torch.testing.assert_close(c(x), expected)
-        assert seen == [m]
+        assert len(seen) == 2 and seen[0] is m and seen[1] is c
     one.remove()
     two.remove()
     twice_equal(c, m, x)
-    assert not seen[1:]
+    assert not seen[2:]
+
+
+def count_in_pre(net):
+    def hook(mod, args):
+        mod.scale += 1.0
+
+    return net.register_forward_pre_hook(hook)
+
+
+def count_behind(net):
+    def hook(mod, args, kwargs, out):
+        mod.scale += kwargs["by"]
+        return out * mod.scale
+
+    return net.register_forward_hook(hook, prepend=True, with_kwargs=True, always_call=True)
+
+
+def rebind_a_buffer(net):
+    def hook(mod, args, out):
+        mod.shift = mod.shift + out.detach().mean(0)
+
+    return net.register_forward_hook(hook)
+
+
+def scale_gradients(net):
+    net.register_full_backward_pre_hook(lambda mod, grads: (grads[0] * mod.scale,))
+    return net.register_full_backward_hook(lambda mod, inputs, grads: (inputs[0] * mod.scale,))
+
+
+@pytest.mark.parametrize("register", [count_in_pre, count_behind, rebind_a_buffer, scale_gradients])
+def test_hooks_on_a_compiled_module_do_what_they_do_in_eager(register):
+    def outcomes(net):
+        names = {mod: name or "root" for name, mod in net.named_modules()}
+        seen = []
+        handles = [net.register_forward_hook(lambda mod, args, out: seen.append(names[mod])), register(net)]
+        out = []
+        with torch.enable_grad():
+            for i in range(6):
+                x = torch.full((3, 4), i / 4.0, requires_grad=True)
+                net(x, by=0.5).sum().backward()
+                out += [x.grad, net.scale, net.shift.clone()]
+        for handle in handles:
+            handle.remove()
+        return [*out, net(x, by=2.0)], seen
+
+    m = Net()
+    expected, names = outcomes(copy.deepcopy(m))
+    got, seen = outcomes(ccompile.compile(m))
+    torch.testing.assert_close(got, expected)
+    assert seen == names == ["root"] * 6
+
+
+def test_hooks_of_a_compiled_module_are_copied_and_pickled():
+    m = Nothing()
+    c = ccompile.compile(m)
+    c.register_forward_hook(hooked)
+    assert c() is c
+    for copied in (copy.deepcopy(c), copy.deepcopy(nn.ModuleList([c]))[0]):
+        assert type(copied) is type(c) and copied is not c and copied() is copied
+    original = copy.deepcopy(m)
+    assert original()._orig_mod is original
+    for shallow in (copy.copy(m), copy.copy(c)):  # shares the original's hooks
+        assert shallow() is getattr(shallow, "_orig_mod", shallow)
+    loaded = pickle.loads(pickle.dumps(c))
+    assert type(loaded) is Nothing and next(iter(loaded._forward_hooks.values())) is hooked
+
+
+class Nothing(nn.Module):
+    def forward(self):
+        return torch.ones(1)
+
+
+def hooked(mod, args, out):
+    return mod
 
 
 def test_forward_itself_stays_eager():
@@ -1019,6 +1094,12 @@ def test_config_reads_sets_and_patches():
             getattr(config, wrong)
     with pytest.raises(TypeError, match="knob"):
         setattr(config, name, "text")
+    for wrong in (-1, 2**31, 2**32 + 5):
+        with pytest.raises(
+            ValueError, match=rf"knob {name!r} must be in 0\.\.2147483647 \(now {before}\), not {wrong}"
+        ):
+            setattr(config, name, wrong)
+    assert getattr(config, name) == before
     with pytest.raises(ValueError):
         with config.patch(nothing_like_it=1):
             pass
@@ -1159,6 +1240,14 @@ def test_command_line(capsys, tmp_path, monkeypatch):
         (["explain", "nothing.at.all:f"], "no such module: nothing"),
         (["explain", "math:nothing"], "math has no 'nothing'"),
         (["explain", "torch.nn:ReLU", "--input", "3xy"], "'3xy' must be sizes"),
+        (
+            ["explain", f"{tmp_path}/mine.py:f"],
+            r"mine.py:f, called with no arguments \(--input 8x64 passes one\), raised TypeError: f\(\) missing 2",
+        ),
+        (
+            ["explain", f"{tmp_path}/mine.py:f", "--input", "2x3", "--input", "4"],
+            "mine.py:f, called with 2x3, 4, raised RuntimeError at .*mine.py:2: The size of tensor a",
+        ),
         (["demo", "nothing"], None),
     ):
         with pytest.raises(SystemExit, match=text):
@@ -1247,6 +1336,40 @@ def test_step_benchmark():
     row = json.loads(done.stdout)
     assert row["workload"] == "small Llama" and row["ms"] == pytest.approx(sum(row["kinds"].values()))
     assert 0 < sum(row["host"].values()) < 1 and {"product", "kernel"} <= set(row["kinds"])
+
+
+SETTINGS = """
+import torch, ccompile
+x, f = torch.ones(8, 8), ccompile.compile(lambda x: (x @ x).relu() + 1)
+f(x), f(x)
+print("\\n".join(event.text for event in ccompile.events() if event.kind in ("ignored", "fallback")))
+"""
+WRONG_SETTINGS = {
+    "CCOMPILE_BACKEND": ("llvm", "CCOMPILE_BACKEND is 'llvm', which nothing here knows; allowed: ref, cuda"),
+    "CCOMPILE_CPU": ("sse", "CCOMPILE_CPU is 'sse', which nothing here knows; allowed: base, avx2, avx512"),
+    "CCOMPILE_DUMP": ("all", "CCOMPILE_DUMP is 'all', which nothing here knows; allowed: kernels, graph"),
+    "CCOMPILE_VERIFY": ("no", "CCOMPILE_VERIFY is 'no', which nothing here knows; allowed: 0, 1"),
+    "CCOMPILE_WAY": ("owm", "CCOMPILE_WAY is 'owm', which nothing here knows; allowed: own, onednn, blas"),
+    "CCOMPILE_CACHE_LIMIT": ("1x", "CCOMPILE_CACHE_LIMIT is '1x', not a number of MiB in 0..2147483647"),
+}
+
+
+def ignored_settings(settings):
+    env = {k: v for k, v in os.environ.items() if k not in WRONG_SETTINGS} | {"CCOMPILE_CPU": "base"} | settings
+    done = subprocess.run([sys.executable, "-c", SETTINGS], capture_output=True, text=True, env=env, check=True)
+    return done.stdout.splitlines()
+
+
+def test_values_of_environment_variables_that_nobody_knows_are_told(tmp_path):
+    lines = ignored_settings(
+        {name: value for name, (value, _) in WRONG_SETTINGS.items()} | {"CCOMPILE_CACHE_DIR": str(tmp_path)}
+    )
+    assert len(lines) == len(WRONG_SETTINGS)
+    for _, text in WRONG_SETTINGS.values():
+        assert any(line.startswith(text) for line in lines), (text, lines)
+    (tmp_path / "file").touch()
+    (line,) = ignored_settings({"CCOMPILE_WAY": "direct", "CCOMPILE_CACHE_DIR": str(tmp_path / "file" / "folder")})
+    assert f"the cache {tmp_path}/file/folder/" in line and "can't be used (Not a directory)" in line
 
 
 def test_compiled_types_are_what_they_say():

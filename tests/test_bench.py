@@ -148,7 +148,10 @@ def test_the_command_compares(tmp_path, monkeypatch, capsys):
     ("options", "text"),
     [
         (["net.py:Net", "--mode=fast"], "unknown mode 'fast'; there are: default"),
-        (["net.py:Net", "--batch=0"], "batch sizes are above 0"),
+        *(
+            (["net.py:Net", f"{option}={value}"], f"argument {option}: '{value.split(',')[-1]}' is not a whole number above 0")
+            for option, value in (("--batch", "1,0"), ("--batch", "x"), ("--calls", "0"), ("--processes", "0"), ("--threads", "-1"))
+        ),
         (["net.py:Net", "--save=x.json", "--processes=1"], "a process is a sample"),
         (["nothing.py:Net", "--processes=1"], "could not be measured"),
     ],

@@ -352,3 +352,34 @@ def test_rewrites_avoid_the_break(row):
 def test_no_rewrite_where_no_row_fits():
     told = told_of(lambda x: ccompile.graph_break() or x + 1, torch.ones(3))
     assert told.break_reasons[0].rewrites == () and "instead of" not in str(told)
+
+
+# ---- nothing to tell -----------------------------------------------------------------------------------------------------
+WHY_NOTHING = [
+    (lambda: ccompile.disable(chain), contextlib.nullcontext, "chain is disabled"),
+    (lambda: ccompile.compile(ccompile.disable(nn.ReLU())), contextlib.nullcontext, "ReLU is disabled"),
+    (lambda: chain, lambda: ccompile.set_stance("force_eager"), "the stance is 'force_eager' (ccompile.set_stance)"),
+    (lambda: chain, ccompile.disable, "the call is inside ccompile.disable(), or inside a recording"),
+    (
+        lambda: chain,
+        lambda: ccompile.config.patch(memory_limit=1),
+        "memory_limit: nothing is recorded while more than 1 MiB are resident",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "block", "why"), WHY_NOTHING, ids=[why for _, _, why in WHY_NOTHING])
+def test_says_why_nothing_was_recorded(make, block, why, tmp_path):
+    x, fn = torch.ones(3), make()
+    with block():
+        told = ccompile.explain(fn)(x)
+    assert told.why_nothing == why and f"\nNothing was recorded: {why}" in str(told)
+    assert (told.graph_count, told.graph_break_count, told.op_count) == (0, 0, 0)
+    assert torch.equal(told.result, fn(x))
+    told.to_html(tmp_path / "told.html")
+    assert "Nothing was recorded" in (tmp_path / "told.html").read_text()
+
+
+def test_what_was_recorded_has_no_such_reason():
+    for fn, x in ((chain, torch.ones(3)), (lambda x: x, 3)):
+        assert ccompile.explain(fn)(x).why_nothing is None

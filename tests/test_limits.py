@@ -91,14 +91,28 @@ def test_the_warning_names_what_differed_and_the_knob():
     assert "argument 0 is f32[3, 3] cpu; now f32[4, 3] cpu" in text and 'options={"recompile_limit": 16}' in text, text
 
 
-def test_an_error_made_of_the_warning_reaches_the_caller():
-    compiled = ccompile.compile(lambda x: x + 1, dynamic=False, options={"recompile_limit": 1})
+def test_a_limit_of_0_compiles_nothing():
+    compiled = ccompile.compile(lambda x: x + 1, options={"recompile_limit": 0})
+    with pytest.warns(RuntimeWarning) as seen:
+        for n in range(2, 5):
+            assert torch.equal(compiled(torch.ones(n)), torch.ones(n) + 1)
+    (text,) = [str(w.message) for w in seen]
+    assert "has reached recompile_limit (0); nothing is compiled, and all calls run eagerly. More entries: " in text
+    report = compiled_of(compiled).report()
+    assert report["recordings"] == 0 and report["eager_calls"] == 3
+    assert "recompile_limit is 0: calls that no entry fits run eagerly" in ccompile.events()[-1].text
+
+
+def test_the_warning_never_becomes_an_error_of_the_call(caplog):
+    compiled, x = ccompile.compile(lambda x: x + 1, dynamic=False, options={"recompile_limit": 1}), torch.ones(3)
     compiled(torch.ones(2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning):
-            compiled(torch.ones(3))
-    assert torch.equal(compiled(torch.ones(3)), torch.ones(3) + 1)
+        assert torch.equal(compiled(x), x + 1)
+    (record,) = caplog.records
+    assert record.name == "ccompile" and "has reached recompile_limit (1)" in record.getMessage()
+    assert record.pathname == __file__
+    assert torch.equal(compiled(x), x + 1)
 
 
 def test_one_thread_records_and_the_others_run_eagerly():

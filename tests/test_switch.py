@@ -120,7 +120,8 @@ def test_another_backend_is_torchs():
     [
         ({"name": 3}, TypeError, "name must be a str"),
         ({"recompile_limit": "8"}, TypeError, "'recompile_limit' is int"),
-        ({"recompile_limit": -1}, ValueError, "must be 0 or more"),
+        ({"recompile_limit": -1}, ValueError, r"must be in 0\.\.2147483647"),
+        ({"recompile_limit": 2**32}, ValueError, r"argument 'recompile_limit' must be in 0\.\.2147483647 \(now 8\), not 4294967296"),
         ({"isolate_recompiles": 1}, TypeError, "isolate_recompiles must be True or False"),
         ({"shapes_spec": object()}, TypeError, "shapes_spec must be None"),
         ({"dynamic_shapes": object()}, TypeError, "dynamic_shapes must be None"),
@@ -758,3 +759,29 @@ def test_tracers_see_every_line_and_one_warning_says_so():
     ).stdout.splitlines()  # fmt: skip
     assert out[0].split() == ["2", "1", "2", "1"] and out[2] == "2"
     assert "f runs eagerly: a tracer, debugger or coverage tool is active" in out[1]
+
+
+WARNED = """
+import sys, warnings
+import torch, ccompile
+def f(x):
+    return x + 1
+warnings.simplefilter("error")
+x, compiled = torch.ones(1), ccompile.compile(f)
+if sys.argv[1] == "backend":
+    compiled = torch.compile(f, backend="ccompile")
+if sys.argv[1] == "tracer":
+    sys.settrace(lambda *a: None)
+print(compiled(x).item(), compiled(x).item())
+"""
+
+
+@pytest.mark.parametrize(("what", "says"), [("tracer", "f runs eagerly: a tracer"), ("backend", "keeps Dynamo's tracing")])
+def test_warnings_that_the_program_makes_errors_are_logged(what, says):
+    done = subprocess.run(
+        [sys.executable, "-c", WARNED, what],
+        env=os.environ | {"PYTHONPATH": str(pathlib.Path(ccompile.__file__).parent.parent)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "2.0 2.0\n", done.stderr
+    assert says in done.stderr and "Error" not in done.stderr

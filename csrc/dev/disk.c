@@ -12,6 +12,7 @@
  * error: nothing is cached. Each kind has a size limit (CCOMPILE_CACHE_LIMIT), beyond which the oldest files are
  * deleted. */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -49,13 +50,14 @@ static bool find_folder(CcDiskKind kind, char *out) {
     return n > 0 && n < PATH_BYTES - 64;
 }
 
-static void make_folders(char *path) {
+/* 0: the folder is there, else the reason why it can't be made. */
+static int make_folders(char *path) {
     for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
         *slash = 0;
         (void)mkdir(path, 0700);
         *slash = '/';
     }
-    (void)mkdir(path, 0700);
+    return mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : errno;
 }
 
 /* Is this a file or folder (type: S_IFREG, S_IFDIR) that only this user and root may write? Where an access control list
@@ -70,13 +72,23 @@ static bool is_private(CcDiskKind kind, const char *name, const struct stat *st,
     return false;
 }
 
+static void tell_unusable(const char *path, int why) {
+    static atomic_bool told;
+    if (!atomic_exchange(&told, true))
+        cc_log_add(CC_LOG_IGNORED,
+                   "the cache %s can't be used (%s): other processes will compile again; CCOMPILE_CACHE_DIR names "
+                   "a folder that can be written, or is empty: no cache",
+                   path, strerror(why));
+}
+
 /* The folder of a kind; -1: there is none that only this user may write. */
 static int open_folder(CcDiskKind kind, bool make) {
     char path[PATH_BYTES];
     struct stat st;
     if (!find_folder(kind, path)) return -1;
-    if (make) make_folders(path);
+    const int why = make ? make_folders(path) : 0;
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (make && fd < 0) tell_unusable(path, why ? why : errno);
     if (fd >= 0 && fstat(fd, &st) == 0 && is_private(kind, path, &st, S_IFDIR)) return fd;
     if (fd >= 0) close(fd);
     return -1;
@@ -197,8 +209,12 @@ static void keep_limit(CcDiskKind kind, int folder, size_t written) {
     const char *text = getenv("CCOMPILE_CACHE_LIMIT");
     char *end = NULL;
     const long mib = text ? strtol(text, &end, 10) : LIMIT_MIB;
-    const int64_t limit = (int64_t)(text && (end == text || *end || mib < 0 || mib > INT32_MAX) ? LIMIT_MIB : mib)
-                          << 20;
+    const bool wrong = text && (end == text || *end || mib < 0 || mib > INT32_MAX);
+    static atomic_bool told;
+    if (wrong && !atomic_exchange(&told, true))
+        cc_log_add(CC_LOG_IGNORED, "CCOMPILE_CACHE_LIMIT is '%.60s', not a number of MiB in 0..%d: the limit is %d MiB",
+                   text, INT32_MAX, LIMIT_MIB);
+    const int64_t limit = (int64_t)(wrong ? LIMIT_MIB : mib) << 20;
     if (atomic_fetch_sub(&left[kind], (long long)written) >= (long long)written) return;
     atomic_store(&left[kind], limit / 16);
     sweep(folder, limit);

@@ -266,11 +266,9 @@ static PyObject *call_unseen(CcRoot *root, PyObject *const *args, size_t nargsf,
     cc_log_add(CC_LOG_EAGER, "%s: %s", cc_root_name(root), why);
     if (!warned) {
         warned = true;
-        if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                             "ccompile: %U runs eagerly: %s. Later calls count as `eager` in ccompile.counters, "
-                             "without a warning",
-                             root->name, why) < 0)
-            return NULL;
+        cc_raised_warn(PyUnicode_FromFormat(
+            "ccompile: %U runs eagerly: %s. Later calls count as `eager` in ccompile.counters, without a warning",
+            root->name, why));
     }
     return call_eagerly(root, args, nargsf, kwnames);
 }
@@ -357,15 +355,20 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
     return NULL;
 }
 
-static bool warn_of_limit(CcRoot *root) {
+static void warn_of_limit(CcRoot *root) {
     root->warned = true;
-    PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                     "ccompile: %U has reached recompile_limit (%d); further variants run eagerly, and now and then "
-                     "one replaces the least recently used entry. What differed last: %s. More entries: "
-                     "ccompile.compile(..., options={\"recompile_limit\": %d})",
-                     root->name, root->knobs.recompile_limit, root->last_failure != NULL ? root->last_failure : "-",
-                     8 * CC_MAX(root->knobs.recompile_limit, 1));
-    return PyErr_Occurred() == NULL; /* warnings are errors: the caller sees it */
+    const int limit = root->knobs.recompile_limit;
+    const bool differs = limit > 0 && root->last_failure != NULL;
+    cc_log_add(CC_LOG_EAGER, "%s: recompile_limit is %d: calls that no entry fits run eagerly", cc_root_name(root),
+               limit);
+    cc_raised_warn(PyUnicode_FromFormat(
+        "ccompile: %U has reached recompile_limit (%d); %s.%s%s%s More entries: "
+        "ccompile.compile(..., options={\"recompile_limit\": %d})",
+        root->name, limit,
+        limit > 0 ? "further variants run eagerly, and now and then one replaces the least recently used entry"
+                  : "nothing is compiled, and all calls run eagerly",
+        differs ? " What differed last: " : "", differs ? root->last_failure : "", differs ? "." : "",
+        8 * CC_MAX(limit, 1)));
 }
 
 enum {
@@ -476,7 +479,10 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
     tell_failure(root, mode, &state, first);
     learn_hints(root, args, n, kwnames, mode);
     if (full) {
-        if (!root->warned) return warn_of_limit(root) ? call_eagerly(root, own, own_nargsf, kwnames) : NULL;
+        if (!root->warned) {
+            warn_of_limit(root);
+            return call_eagerly(root, own, own_nargsf, kwnames);
+        }
         drop_entry(root, victim);
     }
     return cc_region_record(root, args, n, kwnames, mode);

@@ -73,23 +73,29 @@ static PyObject *api_note(PyObject *m, PyObject *text) {
     Py_RETURN_NONE;
 }
 
+static const char *const STANCE[CC_STANCE_COUNT] = {
+    [CC_STANCE_DEFAULT] = "default",
+    [CC_STANCE_FORCE_EAGER] = "force_eager",
+    [CC_STANCE_EAGER_ON_RECOMPILE] = "eager_on_recompile",
+    [CC_STANCE_FAIL_ON_RECOMPILE] = "fail_on_recompile",
+    [CC_STANCE_EAGER_THEN_COMPILE] = "eager_then_compile",
+    [CC_STANCE_COMPILE_NOW] = "compile_now",
+};
+
+static PyObject *api_stance(PyObject *m, PyObject *unused) {
+    (void)m, (void)unused;
+    return PyUnicode_FromString(STANCE[cc_eval_stance]);
+}
+
 static PyObject *api_set_stance(PyObject *m, PyObject *name) {
     (void)m;
-    static const char *const names[CC_STANCE_COUNT] = {
-        [CC_STANCE_DEFAULT] = "default",
-        [CC_STANCE_FORCE_EAGER] = "force_eager",
-        [CC_STANCE_EAGER_ON_RECOMPILE] = "eager_on_recompile",
-        [CC_STANCE_FAIL_ON_RECOMPILE] = "fail_on_recompile",
-        [CC_STANCE_EAGER_THEN_COMPILE] = "eager_then_compile",
-        [CC_STANCE_COMPILE_NOW] = "compile_now",
-    };
     const char *s = PyUnicode_AsUTF8(name);
     if (s == NULL) return NULL;
     const CcStance before = cc_eval_stance;
     for (int i = 0; i < CC_STANCE_COUNT; i++) {
-        if (strcmp(s, names[i]) != 0) continue;
+        if (strcmp(s, STANCE[i]) != 0) continue;
         cc_eval_stance = (CcStance)i;
-        return PyUnicode_FromString(names[before]);
+        return PyUnicode_FromString(STANCE[before]);
     }
     return PyErr_Format(PyExc_ValueError, "unknown stance %s", s);
 }
@@ -290,6 +296,7 @@ PyMethodDef cc_api_methods[] = {
     {"break_at", api_break_at, METH_O,
      "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of that type"},
     {"note", api_note, METH_O, "note(text): adds an `ignored` event"},
+    {"stance", api_stance, METH_NOARGS, "stance() -> what set_stance has set"},
     {"set_stance", api_set_stance, METH_O, "set_stance(name) -> the previous one; for ccompile.set_stance"},
     {"graph_break", api_graph_break, METH_VARARGS,
      "graph_break(msg=\"\")\n--\n\nBreaks the graph at this call in compiled code; does nothing in eager code."},

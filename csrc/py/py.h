@@ -355,6 +355,11 @@ PyObject *const *cc_cache_result_at(PyObject *o);
  * we run, is raised again where CPython next looks for signals. */
 void cc_raised_clear(void);
 
+/* A RuntimeWarning at the caller's line, which never becomes an exception of the user's call: where the program's
+ * filters make it one, the logger "ccompile" gets the text. text: a new reference, or NULL with an error, which is
+ * cleared. */
+void cc_raised_warn(CC_STEAL(1) PyObject *text);
+
 /* ------------------------------------------------------------------ object internals that guards read */
 
 /* Creates a small object that the caller can't do without; if memory runs out, retries with the reserve

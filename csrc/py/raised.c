@@ -1,4 +1,4 @@
-/* Exceptions that ccompile clears because it takes another path. */
+/* Exceptions that ccompile clears because it takes another path, and warnings that must not become exceptions. */
 #include "py_int.h"
 
 /* Runs in the main thread where CPython next looks for signals. */
@@ -29,4 +29,17 @@ void cc_raised_clear(void) {
     if (interrupt != NULL && Py_AddPendingCall(raise_again, interrupt) == 0) return;
     Py_XDECREF(interrupt); /* too many calls are pending */
     PyErr_SetInterrupt();
+}
+
+void cc_raised_warn(PyObject *text) {
+    if (text == NULL || PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "%U", text) < 0) {
+        cc_raised_clear();
+        PyObject *logging = text != NULL ? PyImport_ImportModule("logging") : NULL;
+        PyObject *log = logging != NULL ? PyObject_CallMethod(logging, "getLogger", "s", "ccompile") : NULL;
+        Py_XDECREF(log != NULL ? PyObject_CallMethod(log, "warning", "sO", "%s", text) : NULL);
+        Py_XDECREF(log);
+        Py_XDECREF(logging);
+        cc_raised_clear();
+    }
+    Py_XDECREF(text);
 }

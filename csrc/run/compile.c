@@ -454,6 +454,8 @@ static int build_best(Compile *c, CcErr *err) {
     return status;
 }
 
+static void tell_setting(const CcErr *err) { say_once(CC_LOG_IGNORED, err); }
+
 CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err) {
     static const CcRunOptions NONE;
     const uint64_t start = cc_log_now_ns();
@@ -462,6 +464,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     CcErr why = {0};
     const unsigned skipped = cc_order_skipped(getenv("CCOMPILE_SKIP_PASSES"), &why);
     if (why.status) say_once(CC_LOG_FALLBACK, &why);
+    cc_settings_check(tell_setting);
     CcPlan *plan = calloc(1, sizeof *plan);
     if (plan) plan->arena = cc_arena_new();
     if (!plan || !plan->arena) {

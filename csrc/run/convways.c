@@ -130,6 +130,8 @@ static const CcChoiceKind CONVOLUTION = {.name = "convolution",
                                          .run = run,
                                          .advance = advance};
 
+const CcChoiceKind *cc_convways_kind(void) { return &CONVOLUTION; }
+
 static bool reorders(const CcConvWays *w) {
     bool any = false;
     for (int i = 0; i < WAYS; i++) any |= w->way[i] && (w->way[i]->reorder[0].is || w->way[i]->reorder[1].is);

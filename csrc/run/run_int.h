@@ -216,6 +216,9 @@ int cc_prim_unary(const CcNode *n);
 /* product.c: is this product faster with its result transposed (pass/transpose.c)? */
 bool cc_product_gains_transposed(const CcGraph *g, int node);
 
+/* settings.c: tells of each environment variable that has an unknown value. */
+void cc_settings_check(void (*tell)(const CcErr *err));
+
 /* choose.c: which of several ways is the fastest here. */
 enum { CC_CHOICE_WAYS = 8 };
 /* What a family can choose from. `desc` describes a step, `ctx` is a call of it whose result is undefined afterwards. */
@@ -290,6 +293,7 @@ typedef struct CcConvCandidates {
     bool layouts;       /* in half precision: `library` also with its weights in oneDNN's other layout */
 } CcConvCandidates;
 /* `desc` describes the chain. NULL: out of memory. */
+const CcChoiceKind *cc_convways_kind(void);
 CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, int64_t input_bytes, CcArena *arena);
 CcConv *cc_convways_known(CcConvWays *ways,
                           CcConv *rule); /* the way to begin with: of an earlier choice, or the rule's */
@@ -315,6 +319,7 @@ typedef struct CcWay {
     CcPacked *packed; /* of packed ways, else NULL */
 } CcWay;
 const char *cc_ways_name(CcWayKind kind);
+const CcChoiceKind *cc_ways_kind(void);
 /* The choice between them; `desc` has to outlive it. */
 CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_t input_bytes);
 /* Measures on the operands of a call. Any thread. */

@@ -211,6 +211,8 @@ static const CcChoiceKind PRODUCT = {.name = "product",
                                      .run = run,
                                      .advance = advance};
 
+const CcChoiceKind *cc_ways_kind(void) { return &PRODUCT; }
+
 CcChoice cc_ways_choice(const CcPrimDesc *d, bool frozen, CcWayKind rule, int64_t input_bytes) {
     const int r = d->dst.ndim - 2;
     const int64_t work = d->dst.size[r] * d->dst.size[r + 1] * d->src.size[r + 1];

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import traceback
 from typing import Any
 
 USAGE = """usage: python -m ccompile COMMAND ...
@@ -91,7 +92,23 @@ def _explain_one(what: str, texts: list[str]) -> Any:
     if texts:
         inputs, kwargs = tuple(target.tensor(text) for text in texts), {}
     with torch.no_grad():
-        return ccompile.explain(fn)(*inputs, **kwargs)
+        try:
+            return ccompile.explain(fn)(*inputs, **kwargs)
+        except Exception as error:
+            given = ", ".join(texts) or (
+                "its own inputs" if inputs or kwargs else "no arguments (--input 8x64 passes one)"
+            )
+            raise SystemExit(f"{what}, called with {given}, raised {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """The error's type and text, and the innermost place outside torch and ccompile, if there is one."""
+    import torch
+
+    ours = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, torch.__file__))
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f" at {frame.filename}:{frame.lineno}" for frame in frames if not frame.filename.startswith(ours)]
+    return f"{type(error).__name__}{''.join(places[-1:])}: {error}"
 
 
 def main(argv: list[str]) -> int:

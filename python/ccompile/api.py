@@ -222,16 +222,29 @@ def _refusal(thing: object, what: str) -> str:
 
 def compiled_of(thing: Any) -> _core.Compiled:
     """The _core.Compiled behind a result of `compile`, which may be a module, a partial, a method, or the Compiled."""
-    if isinstance(thing, CompiledModule):
-        thing = called_by(thing)
-    while not isinstance(thing, _core.Compiled):
-        if isinstance(thing, functools.partial):
+    found = _behind(thing)
+    if not isinstance(found, _core.Compiled):
+        raise TypeError(f"not something that ccompile.compile returned: {found!r:.100}")
+    return found
+
+
+def disabled_of(thing: Any) -> _core.Disabled | None:
+    """The _core.Disabled behind a result of `disable`, or of `compile` for such a result; None: it is not disabled."""
+    found = _behind(thing)
+    return found if isinstance(found, _core.Disabled) else None
+
+
+def _behind(thing: Any) -> Any:
+    """What a call of a module, a partial or a method runs in the end."""
+    while True:
+        if isinstance(thing, CompiledModule):
+            thing = called_by(thing)
+        elif isinstance(thing, functools.partial):
             thing = thing.func
         elif isinstance(thing, types.MethodType | staticmethod | classmethod):
             thing = thing.__func__
         else:
-            raise TypeError(f"not something that ccompile.compile returned: {thing!r:.100}")
-    return thing
+            return thing
 
 
 class disable:  # used like a function

@@ -124,9 +124,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", action="append", default=[], metavar="8x64[:dtype]", help="as for explain")
     parser.add_argument("--batch", type=_numbers, default=[], metavar="1,8,32", help="sizes of dim 0 of all tensors")
     parser.add_argument("--mode", type=_modes, default=["default"], metavar="default,...", help="modes of compile")
-    parser.add_argument("--calls", type=int, default=100, help="steady calls of each kind in a process (default 100)")
-    parser.add_argument("--processes", type=int, default=5, help="processes for each mode (default 5)")
-    parser.add_argument("--threads", type=int, default=0, help="torch.set_num_threads")
+    parser.add_argument(
+        "--calls", type=_above_0, default=100, help="steady calls of each kind in a process (default 100)"
+    )
+    parser.add_argument("--processes", type=_above_0, default=5, help="processes for each mode (default 5)")
+    parser.add_argument("--threads", type=_above_0, help="torch.set_num_threads")
     parser.add_argument("--save", metavar="BASELINE.json", help="keep the measurement")
     parser.add_argument("--against", metavar="BASELINE.json", help="compare with a kept one")
     parser.add_argument("--report", metavar="OUT.md", help="write the comparison as Markdown")
@@ -134,11 +136,14 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _above_0(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
 def _numbers(text: str) -> list[int]:
-    numbers = [int(word) for word in text.split(",")]
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError("batch sizes are above 0")
-    return numbers
+    return [_above_0(word) for word in text.split(",")]
 
 
 def _modes(text: str) -> list[str]:

@@ -21,6 +21,7 @@ _TORCHS: dict[str, tuple[str, ...]] = {
     "suppress_errors": (),
     "verbose": (),
 }
+_MOST = 2**31 - 1  # knobs are C's int
 _set: dict[str, Any] = {}  # values of those without a counterpart
 
 
@@ -63,7 +64,7 @@ def unknown(kind: str, name: object, allowed: Mapping[str, Any] | list[str]) -> 
 
 
 def check(kind: str, name: object, value: Any) -> Any:
-    """Returns the value if the knob exists and has the value's type; else raises TypeError or ValueError."""
+    """Returns the value if the knob exists and can have it; else raises TypeError (another type) or ValueError."""
     table = _core.get_config()
     if not isinstance(name, str):
         raise TypeError(f"{kind} names are str, not {type(name).__name__}: {name!r}")
@@ -74,8 +75,8 @@ def check(kind: str, name: object, value: Any) -> Any:
         raise TypeError(
             f"{kind} {name!r} is {want.__name__} (now {table[name]!r}), not {type(value).__name__}: {value!r}"
         )
-    if isinstance(value, int) and value < 0:
-        raise ValueError(f"{kind} {name!r} must be 0 or more (now {table[name]!r}), not {value!r}")
+    if isinstance(value, int) and not 0 <= value <= _MOST:
+        raise ValueError(f"{kind} {name!r} must be in 0..{_MOST} (now {table[name]!r}), not {value!r}")
     return value
 
 

@@ -1,6 +1,7 @@
 """The back-end "ccompile" of torch.compile: Dynamo records, ccompile compiles Dynamo's graphs. setup.py's metadata
 registers it (entry point torch_dynamo_backends)."""
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -31,8 +32,11 @@ def _tell() -> None:
     global _told
     if not _told:
         _told = True
-        warnings.warn(
+        text = (
             "torch.compile(backend='ccompile') keeps Dynamo's tracing and guards; ccompile.install() or "
-            "ccompile.compile starts and runs faster",
-            stacklevel=2,
+            "ccompile.compile starts and runs faster"
         )
+        try:
+            warnings.warn(text, stacklevel=2)
+        except Warning:  # the program's filters make it an error: its call must still do what eager does
+            logging.getLogger("ccompile").warning(text)

@@ -9,6 +9,7 @@ __dict__. `__call__` is a slot, too: CPython's slot_tp_call reads it without a P
 compiled module costs no more than one of a compiled function."""
 
 import copy
+import functools
 import operator
 import types
 import weakref
@@ -32,6 +33,33 @@ class _Signature:
 
 def _set_class(self: Any, cls: type) -> None:
     object.__setattr__(self._orig_mod, "__class__", cls)
+
+
+class _Hook:
+    """A hook that was registered through a compiled module. A call runs the original, but the hook gets the module that
+    it was registered on, as in eager, since programs look it up in tables that they made from compiled.modules()."""
+
+    def __init__(self, hook: Callable[..., Any], module: Any) -> None:
+        self.hook, self.module = hook, module
+
+    def __call__(self, called: torch.nn.Module, *args: Any) -> Any:
+        # a shallow copy of the original, or a replica, shares its hooks
+        return self.hook(self.module if called is self.module._orig_mod else called, *args)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return operator.getitem, ((self.hook,), 0)  # as a compiled module's
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return _Hook(copy.deepcopy(self.hook, memo), copy.deepcopy(self.module, memo))
+
+
+def _registers(name: str) -> Callable[..., Any]:
+    """The method of nn.Module that registers a hook, for compiled modules."""
+
+    def register(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(CompiledModule, self), name)(_Hook(hook, self), *args, **kwargs)
+
+    return functools.update_wrapper(register, getattr(torch.nn.Module, name))
 
 
 class CompiledModule:
@@ -74,10 +102,17 @@ class CompiledModule:
         return self._ccompile_copy(copy.copy(self._orig_mod))
 
     def __deepcopy__(self, memo: dict) -> Any:
-        return self._ccompile_copy(copy.deepcopy(self._orig_mod, memo))
+        original = copy.deepcopy(self._orig_mod, memo)
+        known = memo.get(id(self))  # one of its hooks has been registered through self
+        return self._ccompile_copy(original) if known is None else known
 
     def _replicate_for_data_parallel(self) -> Any:
         return self._orig_mod._replicate_for_data_parallel()
+
+    register_forward_hook = _registers("register_forward_hook")
+    register_forward_pre_hook = _registers("register_forward_pre_hook")
+    register_full_backward_hook = _registers("register_full_backward_hook")
+    register_full_backward_pre_hook = _registers("register_full_backward_pre_hook")
 
 
 def called_by(module: CompiledModule) -> Any:

@@ -50,6 +50,8 @@ def _page(tellings: list[Explanation], title: str) -> str:
 
 def _region(told: Explanation) -> str:
     parts = [_cards(told)]
+    if told.why_nothing is not None:
+        parts.append(f"<p>Nothing was recorded: {escape(told.why_nothing)}.</p>")
     if told.slower_than_eager is not None:
         ours, eager = told.slower_than_eager
         parts.append(f"<p>Slower than eager ({ours:.0f} us per call, eager {eager:.0f} us), so it runs eagerly.</p>")

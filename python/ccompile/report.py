@@ -9,13 +9,13 @@ import re
 import types
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from . import _core
-from .api import compile, compiled_of
+from .api import compile, compiled_of, disabled_of, events
 from .nodes import Node, Op, code, fx_text, nodes_of
 
 # A recording that gives up leaves a mark, and the next one breaks there. So many calls follow the first one until a
@@ -176,6 +176,7 @@ class Explanation:
     result: Any = field(default=None, repr=False)  # result of the explained call
     repeats: int = 0  # calls after the first one, until no recording gave up
     inner: list["Explanation"] = field(default_factory=list)  # functions that torch keeps, compiled on their own
+    why_nothing: str | None = None  # why the explained call was not recorded, if it was not
 
     @classmethod
     def of(cls, compiled: "_core.Compiled", result: Any = None, repeats: int = 0) -> "Explanation":
@@ -263,6 +264,8 @@ class Explanation:
             f"Graph Break Count: {self.graph_break_count}",
             f"Op Count: {self.op_count}",
         ]
+        if self.why_nothing is not None:
+            parts.append(f"Nothing was recorded: {self.why_nothing}")
         if self.slower_than_eager is not None:
             ours, eager = self.slower_than_eager
             parts.append(f"Slower than eager ({ours:.0f} us per call, eager {eager:.0f} us): runs eagerly")
@@ -317,15 +320,24 @@ class Explanation:
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """explain(fn)(*args, **kwargs) runs fn, with its side effects, and returns an Explanation of how it was compiled.
     Where the recording gives up, the call is repeated, up to four times, until one sticks, as later calls would do;
-    a repeat that raises is the last one. explain(fn, *args, **kwargs) does the same for at least one argument."""
+    a repeat that raises is the last one. explain(fn, *args, **kwargs) does the same for at least one argument. What is
+    disabled, or runs eagerly for another reason, has no graphs; `why_nothing` says why."""
     if isinstance(fn, type):  # compile would change it
         raise TypeError(f"ccompile.explain takes an instance or a method, not a class: {fn!r:.100}")
     fresh = compile(fn, isolate_recompiles=True, options={"compile_after": 0})
+    disabled = disabled_of(fresh)
+    run = _explains(fresh) if disabled is None else _explains_nothing(fresh, disabled)
+    return run(*args, **kwargs) if args or kwargs else run
+
+
+def _explains(fresh: Callable[..., Any]) -> Callable[..., Explanation]:
     compiled = compiled_of(fresh)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         compiled.reset()
+        before = max((event.serial for event in events()), default=0)
         result = fresh(*args, **kwargs)
+        why = None if compiled.report()["recordings"] else _why_nothing(compiled, before)
         repeats = known = 0
         while repeats < REPEATS and len(compiled.report()["give_ups"]) > known:
             known = len(compiled.report()["give_ups"])
@@ -334,9 +346,28 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
                 fresh(*args, **kwargs)
             except Exception:  # eager's own, for state that the first call has changed
                 break
-        return Explanation.of(compiled, result, repeats)
+        return replace(Explanation.of(compiled, result, repeats), why_nothing=why)
 
-    return run(*args, **kwargs) if args or kwargs else run
+    return run
+
+
+def _explains_nothing(fn: Callable[..., Any], disabled: _core.Disabled) -> Callable[..., Explanation]:
+    name = getattr(disabled, "__qualname__", type(fn).__qualname__)
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        return Explanation(name, result=fn(*args, **kwargs), why_nothing=f"{name} is disabled")
+
+    return run
+
+
+def _why_nothing(compiled: _core.Compiled, before: int) -> str:
+    """Why a call ran eagerly; `before`: the serial of the last event before it."""
+    if not compiled.report()["calls"]:
+        return "the call is inside ccompile.disable(), or inside a recording"
+    if _core.stance() != "default":
+        return f"the stance is {_core.stance()!r} (ccompile.set_stance)"
+    told = [event.text for event in events(before) if event.kind == "eager"]
+    return told[-1].removeprefix(f"{compiled.__name__}: ") if told else "the call ran eagerly"
 
 
 def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
