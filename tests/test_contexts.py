@@ -323,3 +323,55 @@ def test_a_replay_that_has_left_a_block_fails(fn, dynamic):
                 found.append((kinds(got.value) if got.error is None else got.error, got.modes, b))
             assert torch._C._len_torch_function_stack() == 0
         alike(*found)
+
+
+@torch.library.custom_op("ccompile_tests::interruptible", mutates_args=())
+def interruptible(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 100:
+        raise KeyboardInterrupt
+    return x + 1
+
+
+@interruptible.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def on_a_device(x):
+    with torch.device("cpu"):
+        breaking(x)
+        return interruptible(x) * 2
+
+
+def on_two_devices(x):
+    with torch.device("meta"):
+        breaking(x)
+        with torch.device("cpu"):
+            y = interruptible(x) * 2
+        return y, torch.ones(2)
+
+
+def behind_a_device(x):
+    with torch.device("meta"):
+        breaking(x)
+        with torch.device("cpu"):
+            y = x * 2
+    return interruptible(y)
+
+
+def in_inference_mode(x):
+    with torch.inference_mode():
+        breaking(x)
+        return interruptible(x) * 2
+
+
+@pytest.mark.parametrize("fn", [on_a_device, on_two_devices, behind_a_device, in_inference_mode])
+def test_an_interrupt_leaves_the_blocks(fn):
+    """It may come at any op, which is not repeated."""
+    compiled = ccompile.compile(fn)
+    for i in range(8):
+        x = torch.full((3,), 99.0 if i in (3, 5) else 1.0).requires_grad_()
+        with pytest.raises(KeyboardInterrupt) if i in (3, 5) else contextlib.nullcontext():
+            compiled(x)
+        left = torch._C._len_torch_function_stack(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        assert left == (0, True, False), (i, left)

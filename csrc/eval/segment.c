@@ -342,31 +342,34 @@ static void set_state(Host *h, const CcAction *a) {
     Py_XDECREF(r);
 }
 
-/* Sets the state that the nodes behind the failed one would set, without blocks of inference mode and devices that they
- * enter. -> how many of the blocks that are open they have left */
-static int end_blocks(Host *h) {
-    int left = 0, deep = 0;
-    for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
+/* Leaves the blocks of inference mode and devices that this run has entered and not left. -> how many */
+static int leave_inner(Host *h) {
+    int closed = 0, left = 0;
+    for (int n = h->at; n >= 0; n--) {
         const CcAction *a = state_of(h->trace, n);
-        if (a == NULL || h->trace->graph->node.at[n].n_out > 0) continue;
-        const bool scope = cc_scope_is(a), enters = scope && cc_scope_enters(a);
-        const bool inner = enters || (scope && deep > 0);
-        if (!inner) set_state(h, a);
-        if (scope && !inner) left++;
-        if (inner) deep += enters ? 1 : -1;
+        if (a == NULL || !cc_scope_is(a)) continue;
+        if (!cc_scope_enters(a)) {
+            closed++;
+        } else if (closed > 0) {
+            closed--;
+        } else {
+            undo_scope(h, a);
+            left++;
+        }
     }
     return left;
 }
 
-/* Leaves the blocks that were entered in this run and are still open, but for the inner ones that were `left`. */
-static void leave_scopes(Host *h, int left) {
-    int closed = left;
-    for (int n = h->at; n >= 0; n--) {
+/* Leaves those that were entered before the run, if nodes behind the failed one would. inner: blocks that were open within
+ * them, which the first of these nodes would leave. */
+static void leave_outer(Host *h, int inner) {
+    int deep = inner;
+    for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
         const CcAction *a = state_of(h->trace, n);
         if (a == NULL || !cc_scope_is(a)) continue;
-        if (!cc_scope_enters(a)) closed++;
-        else if (closed > 0) closed--;
-        else undo_scope(h, a);
+        if (cc_scope_enters(a)) deep++;
+        else if (deep > 0) deep--;
+        else set_state(h, a);
     }
 }
 
@@ -375,9 +378,13 @@ static void leave_scopes(Host *h, int left) {
 static void leave_blocks(Host *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    const int left = end_blocks(h);
-    if (h->trace->scoped) leave_scopes(h, left);
+    for (int n = h->at + 1; n < h->trace->graph->node.n; n++) {
+        const CcAction *a = state_of(h->trace, n);
+        if (a != NULL && h->trace->graph->node.at[n].n_out == 0 && !cc_scope_is(a)) set_state(h, a);
+    }
+    const int inner = h->trace->scoped ? leave_inner(h) : 0;
     cc_mode_restore_grad(&h->trace->mode);
+    if (h->trace->scoped) leave_outer(h, inner);
     PyErr_Restore(type, value, tb);
 }
 
