@@ -235,7 +235,8 @@ static bool set_results(CcRec *rec, PyObject *result, const CcNode *n, bool sequ
     if (!sequence) {
         if (n_out == 0) return true;
         /* one_hot() and a linear layer of one row write to their result, too; asking would run torch-function modes */
-        const bool asks = cc_op_info((CcOpId)n->op)->kind == CC_K_RNN || (cc_tens_is(result) && !cc_mode_device_now());
+        const bool asks =
+            cc_op_info((CcOpId)n->op)->kind == CC_K_RNN || (cc_tens_plain(result) && !cc_mode_device_now());
         if (asks) set_item(rec, result, out0);
         else cc_value_set(rec, result, CC_O_VALUE, out0);
         rec->lazy = rec->lazy || PyUnicode_CheckExact(result);
@@ -538,7 +539,7 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
 
 CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *result) {
     CcWithNumbers given;
-    if (cc_sym_numbers(rec, spec, result, &given)) spec = &given.spec;
+    if (!cc_scope_is_hosts(rec, spec, result) && cc_sym_numbers(rec, spec, result, &given)) spec = &given.spec;
     Made made; /* too large to clear for each node */
     made.n = 0;
     made.sequence = false;

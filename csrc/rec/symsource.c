@@ -202,12 +202,21 @@ static int source_of_varying(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_SOURCE ? p->id : -1;
 }
 
+/* Is it an operand of the kernel, or no tensor? A call with other tensors is torch's, whose numbers select a shape. */
+static bool reaches_kernel(const CcBound *bound, PyObject *o) {
+    bool bound_to = false;
+    for (int i = 0; i < bound->n; i++) bound_to = bound_to || bound->in[i].tensor == o || bound->in[i].number == o;
+    return bound_to || !(cc_tens_is(o) || PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o));
+}
+
 bool cc_sym_numbers(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcWithNumbers *out) {
     bool any = false;
     for (int i = 0; i < spec->n; i++) any = any || source_of_varying(rec, spec->in[i]) >= 0;
     if (!any || spec->bound == NULL || spec->flags != 0 || spec->n > CC_COUNT(out->in) || result == NULL ||
         !cc_tens_plain(result))
         return false;
+    for (int i = 0; i < spec->n; i++)
+        if (!reaches_kernel(spec->bound, spec->in[i])) return false;
     any = false;
     out->spec = *spec;
     out->bound = *spec->bound;
