@@ -295,6 +295,30 @@ def test_installed_leaves_other_backends_to_torch():
         assert isinstance(torch.compile(net()), CompiledModule)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"mode": "lite"}, {"fullgraph": None}, {"fullgraph": 0}, {"disable": None}, {"isolate_recompiles": None}, {"isolate_recompiles": 1}],
+    ids=str,
+)
+def test_installed_takes_what_torch_takes(arguments):
+    x = x4()
+    ccompile.reset()
+    with ccompile.installed():
+        compiled = torch.compile(broken, **arguments)
+        decorated = torch.compile(**arguments)(broken)
+    for call in (compiled, decorated):
+        torch.testing.assert_close(call(x), broken(x))
+        assert isinstance(call, _core.Compiled)
+    assert ["mode 'lite'" in text for text in kinds("ignored")] == ([True, True] if "mode" in arguments else [])
+
+
+def test_installed_reads_flags_as_torch_does():
+    with ccompile.installed():
+        assert torch.compile(scaled, disable=1) is scaled
+        with pytest.raises(ccompile.Unsupported):
+            torch.compile(broken, fullgraph=1)(x4())
+
+
 def test_module_compile_in_place():
     """nn.Module.compile() keeps torch.compile's result in _compiled_call_impl: per block in accelerate's
     compile_regions, diffusers' compile_repeated_blocks and timm."""

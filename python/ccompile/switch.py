@@ -29,6 +29,19 @@ def _recompile_limit() -> int | None:
     return None if limit == _THEIR_LIMIT else limit
 
 
+def _as_torch_reads(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for api.compile, which takes True and False only. torch takes any value for a flag, and the mode
+    "lite"."""
+    names = ("fullgraph", "disable", "isolate_recompiles")
+    flags = {name: bool(arguments[name]) for name in names if name in arguments}
+    if arguments.get("mode") == "lite":
+        _core.note("mode 'lite' of torch.compile, which compiles marked regions only: it is 'default' here")
+        arguments = arguments | {"mode": "default"}
+    if arguments.get("recompile_limit") is None:
+        arguments = arguments | {"recompile_limit": _recompile_limit()}
+    return arguments | flags
+
+
 @functools.wraps(api._torch_compile)
 def _compile(model: Any = None, *, backend: Any = None, **arguments: Any) -> Any:
     _patch()  # torch._dynamo may have been imported since install()
@@ -38,8 +51,8 @@ def _compile(model: Any = None, *, backend: Any = None, **arguments: Any) -> Any
         backend = None
     if torch.compiler.is_exporting():
         return api._torch_compile(model, backend=backend or "inductor", **arguments)
-    if backend is None and arguments.get("recompile_limit") is None:
-        arguments["recompile_limit"] = _recompile_limit()
+    if backend is None:
+        arguments = _as_torch_reads(arguments)
     return api.compile(model, backend=backend, **arguments)
 
 
