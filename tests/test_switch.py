@@ -319,6 +319,25 @@ def test_installed_reads_flags_as_torch_does():
             torch.compile(broken, fullgraph=1)(x4())
 
 
+def test_installed_raises_what_is_dynamos_too():
+    import torch._dynamo.exc
+
+    x = x4()
+    with ccompile.installed():
+        compiled = torch.compile(broken, fullgraph=True)
+        for _ in range(2):
+            with pytest.raises(torch._dynamo.exc.Unsupported, match="fullgraph=True, but Tensor.item") as raised:
+                compiled(x)
+    error = raised.value
+    assert isinstance(error, ccompile.Unsupported) and isinstance(error, RuntimeError)
+    assert error.msg == str(error) and not error.skip_frame and error.__cause__ is None
+    assert type(error).__qualname__ == "Unsupported" and type(error).__module__ == "ccompile"
+    assert type(pickle.loads(pickle.dumps(error))) is ccompile.Unsupported
+    with pytest.raises(ccompile.Unsupported) as raised:
+        compiled(x)
+    assert type(raised.value) is ccompile.Unsupported
+
+
 def test_module_compile_in_place():
     """nn.Module.compile() keeps torch.compile's result in _compiled_call_impl: per block in accelerate's
     compile_regions, diffusers' compile_repeated_blocks and timm."""
