@@ -127,6 +127,9 @@ def test_another_backend_is_torchs():
         ({"dynamic_shapes": object()}, TypeError, "dynamic_shapes must be None"),
         ({"options": {"freezingz": True}}, ValueError, "did you mean 'freezing'"),
         ({"options": {"triton.nonsense": True}}, ValueError, "unknown option"),
+        ({"options": {"triton.cudagraphs": "x"}}, TypeError, "option 'triton.cudagraphs' must be True or False, not str: 'x'"),
+        ({"options": {"max_autotune": 2}}, TypeError, "option 'max_autotune' must be True or False, not int: 2"),
+        ({"options": {"epilogue-fusion": 5}}, TypeError, "option 'epilogue-fusion' must be True or False, not int: 5"),
     ],
 )
 def test_bad_arguments(arguments, error, text):
@@ -151,7 +154,7 @@ def test_names_of_inductors_options_are_inductors_own():
 
     # list_options also lists imported names and what compile_threads and its like compute
     theirs = {name for name in list_options() if name.islower() and not name.startswith("_")}
-    assert len(theirs & inductor._names()) > 0.9 * len(theirs)
+    assert len(theirs & inductor._options().keys()) > 0.9 * len(theirs)
 
 
 def test_name_is_what_events_and_reports_call_it():
@@ -290,6 +293,49 @@ def test_installed_leaves_other_backends_to_torch():
         finally:
             torch.compiler.set_default_backend("inductor")
         assert isinstance(torch.compile(net()), CompiledModule)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"mode": "lite"}, {"fullgraph": None}, {"fullgraph": 0}, {"disable": None}, {"isolate_recompiles": None}, {"isolate_recompiles": 1}],
+    ids=str,
+)
+def test_installed_takes_what_torch_takes(arguments):
+    x = x4()
+    ccompile.reset()
+    with ccompile.installed():
+        compiled = torch.compile(broken, **arguments)
+        decorated = torch.compile(**arguments)(broken)
+    for call in (compiled, decorated):
+        torch.testing.assert_close(call(x), broken(x))
+        assert isinstance(call, _core.Compiled)
+    assert ["mode 'lite'" in text for text in kinds("ignored")] == ([True, True] if "mode" in arguments else [])
+
+
+def test_installed_reads_flags_as_torch_does():
+    with ccompile.installed():
+        assert torch.compile(scaled, disable=1) is scaled
+        with pytest.raises(ccompile.Unsupported):
+            torch.compile(broken, fullgraph=1)(x4())
+
+
+def test_installed_raises_what_is_dynamos_too():
+    import torch._dynamo.exc
+
+    x = x4()
+    with ccompile.installed():
+        compiled = torch.compile(broken, fullgraph=True)
+        for _ in range(2):
+            with pytest.raises(torch._dynamo.exc.Unsupported, match="fullgraph=True, but Tensor.item") as raised:
+                compiled(x)
+    error = raised.value
+    assert isinstance(error, ccompile.Unsupported) and isinstance(error, RuntimeError)
+    assert error.msg == str(error) and not error.skip_frame and error.__cause__ is None
+    assert type(error).__qualname__ == "Unsupported" and type(error).__module__ == "ccompile"
+    assert type(pickle.loads(pickle.dumps(error))) is ccompile.Unsupported
+    with pytest.raises(ccompile.Unsupported) as raised:
+        compiled(x)
+    assert type(raised.value) is ccompile.Unsupported
 
 
 def test_module_compile_in_place():

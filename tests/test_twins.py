@@ -262,6 +262,18 @@ BAD = [
     (lambda: ccompile.bucketed(broken, 0, width=2, value="a"), TypeError, "value must be a number"),
     (lambda: ccompile.bucketed(broken, 0, width=2, crop=3), TypeError, "crop must be True or False"),
     (lambda: ccompile.set_stance(skip_guard_eval_unsafe=3), TypeError, "skip_guard_eval_unsafe must be True or False"),
+    (lambda: ccompile.set_stance([]), TypeError, r"stance must be a str, not list: \[\]"),
+    (lambda: ccompile.set_stance(None), TypeError, "stance must be a str, not NoneType"),
+    (lambda: ccompile.set_stance(force_backend=[]), TypeError, r"force_backend must be a str, not list: \[\]"),
+    (lambda: ccompile.mark_dynamic(torch.ones(2), None), TypeError, "dim must be an int or several, not NoneType: None"),
+    (lambda: ccompile.mark_dynamic(torch.ones(2), 0.0), TypeError, "dim must be an int or several, not float: 0.0"),
+    (lambda: ccompile.mark_static(torch.ones(2), 0.0), TypeError, "dim must be an int or several, not float: 0.0"),
+    (lambda: ccompile.DeadlineLadder([("a", broken)], 5), TypeError, r"of \(name, model, expected ms\); one is \('a', <function"),
+    (lambda: ccompile.DeadlineLadder(5, 5), TypeError, "models must be a sequence .*, not int: 5"),
+    (lambda: ccompile.DeadlineLadder([], 5), ValueError, "a ladder needs a model; models must be a sequence of"),
+    (lambda: setattr(ccompile.DeadlineLadder([("a", broken, 1)], 5), "deadline_ms", -1), ValueError, "deadline_ms must be a number of ms above 0, not -1"),
+    (lambda: ccompile.analyze_costs(broken, 5), TypeError, "inputs must be an iterable of arguments or tuples of them, not int: 5"),
+    (lambda: ccompile.metrics.serve(port=-1), ValueError, r"port must be an int in 0\.\.65535 \(0: a free one\), not -1"),
 ]  # fmt: skip
 
 

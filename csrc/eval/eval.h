@@ -216,5 +216,6 @@ bool cc_eval_recording(void);                    /* in a region, where calls of 
 bool cc_eval_compiling(void);                    /* ... and the current code is being recorded */
 extern PyObject *cc_eval_error_on_break;         /* a ContextVar: graph breaks raise; for error_on_graph_break */
 CC_MUST int cc_eval_init(PyObject *unsupported); /* exception class for fullgraph */
+void cc_eval_raise_as(PyObject *unsupported);    /* another one from now on */
 
 #endif

@@ -78,6 +78,8 @@ int cc_eval_init(PyObject *unsupported) {
     return 0;
 }
 
+void cc_eval_raise_as(PyObject *unsupported) { Py_SETREF(unsupported_class, Py_NewRef(unsupported)); }
+
 PyObject *cc_eval_error_on_break; /* a ContextVar of bools */
 
 /* Whether a graph break is an error here. */

@@ -64,6 +64,12 @@ static PyObject *api_break_at(PyObject *m, PyObject *callable_or_type) {
     Py_RETURN_NONE;
 }
 
+static PyObject *api_raise_as(PyObject *m, PyObject *unsupported) {
+    (void)m;
+    cc_eval_raise_as(unsupported);
+    Py_RETURN_NONE;
+}
+
 static PyObject *api_note(PyObject *m, PyObject *text) {
     (void)m;
     const char *s = PyUnicode_AsUTF8(text);
@@ -293,6 +299,7 @@ PyMethodDef cc_api_methods[] = {
     {"disable_push", api_disable_push, METH_NOARGS,
      "compiled functions run eagerly on this thread until disable_pop()"},
     {"disable_pop", api_disable_pop, METH_NOARGS, "ends disable_push()"},
+    {"raise_as", api_raise_as, METH_O, "raise_as(class): a subclass of Unsupported, raised in its place from now on"},
     {"break_at", api_break_at, METH_O,
      "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of that type"},
     {"note", api_note, METH_O, "note(text): adds an `ignored` event"},

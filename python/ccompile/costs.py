@@ -67,9 +67,13 @@ def analyze_costs(model: Callable[..., Any], inputs: Iterable[Any], *, calls: in
     their side effects, in the caller's grad mode and autocast. What one input has compiled serves the next one, too, as
     it does in a program.
 
-    options: those of ccompile.compile. Raises ValueError if calls is below 1."""
+    options: those of ccompile.compile. Raises ValueError if calls is below 1, TypeError if inputs can't be iterated."""
     if isinstance(calls, bool) or not isinstance(calls, int) or calls < 1:
         raise ValueError(f"calls must be an int above 0, not {calls!r:.100}")
+    if not isinstance(inputs, Iterable):
+        raise TypeError(
+            f"inputs must be an iterable of arguments or tuples of them, not {type(inputs).__name__}: {inputs!r:.100}"
+        )
     compiled = compile(model, **options | {"isolate_recompiles": True})
     return [measure(compiled, given if isinstance(given, tuple) else (given,), calls) for given in inputs]
 

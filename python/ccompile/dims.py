@@ -57,6 +57,12 @@ def _dim(tensor: torch.Tensor, dim: Any) -> int:
     return dim % tensor.ndim
 
 
+def _dims(dim: Any) -> Iterable[Any]:
+    if not isinstance(dim, int | Iterable):
+        raise TypeError(f"dim must be an int or several, not {type(dim).__name__}: {dim!r:.100}")
+    return (dim,) if isinstance(dim, int) else dim
+
+
 def _marks(tensor: Any) -> tuple[int, int, dict[int, tuple[int, int]]]:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, not {type(tensor).__name__}: {tensor!r:.100}")
@@ -75,7 +81,7 @@ def mark_dynamic(
     maybe_mark_dynamic have the same effect."""
     dynamic, static, ranges = _marks(tensor)
     bounds = _bounds(min, max)
-    for d in (dim,) if isinstance(dim, int) else dim:
+    for d in _dims(dim):
         at = _dim(tensor, d)
         dynamic, static = dynamic | 1 << at, static & ~(1 << at)
         ranges[at] = bounds
@@ -85,7 +91,7 @@ def mark_dynamic(
 def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
     """Excludes sizes of this tensor (None: all) from automatic dynamic shapes: each size gets its own recording."""
     dynamic, static, ranges = _marks(tensor)
-    for d in range(tensor.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim:
+    for d in range(tensor.ndim) if dim is None else _dims(dim):
         at = _dim(tensor, d)
         dynamic, static = dynamic & ~(1 << at), static | 1 << at
         ranges.pop(at, None)

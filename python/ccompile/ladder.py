@@ -66,6 +66,27 @@ class _Rung:
             self.times.popleft()
 
 
+def _time(what: str, ms: Any) -> float:
+    if isinstance(ms, bool) or not isinstance(ms, int | float) or not ms > 0:
+        raise ValueError(f"{what} must be a number of ms above 0, not {ms!r:.100}")
+    return ms
+
+
+def _check(models: Any) -> None:
+    form = "models must be a sequence of (name, model, expected ms)"
+    if not isinstance(models, Sequence):
+        raise TypeError(f"{form}, not {type(models).__name__}: {models!r:.100}")
+    if not models:
+        raise ValueError(f"a ladder needs a model; {form}")
+    for rung in models:
+        if not isinstance(rung, tuple | list) or len(rung) != 3 or not isinstance(rung[0], str):
+            raise TypeError(f"{form}; one is {rung!r:.100}")
+        _time(f"the time of {rung[0]!r}", rung[2])
+    names = [rung[0] for rung in models]
+    if len(set(names)) < len(names):
+        raise ValueError(f"each model needs a name of its own, not {names!r:.200}")
+
+
 class DeadlineLadder:
     """Models for one task, the best first. A call runs the first one whose expected time, the P95 of its latest calls,
     is at most `deadline_ms` less a tenth, and the last one if none is. A running model is not interrupted.
@@ -74,21 +95,23 @@ class DeadlineLadder:
     deadline_ms: of a call, in ms; may be assigned later.
     options:     those of ccompile.compile, for all models. ccompile.disable(model) stays eager.
 
-    Raises ValueError if there is no model, names are equal, or a time is not above 0."""
+    Raises TypeError if models is not of that form, ValueError if there is none, names are equal, or a time is not
+    above 0."""
 
     def __init__(
         self, models: Sequence[tuple[str, Callable[..., Any], float]], deadline_ms: float, **options: Any
     ) -> None:
-        if not models:
-            raise ValueError("a ladder needs a model: (name, model, expected ms)")
-        names = [name for name, _, _ in models]
-        if len(set(names)) < len(names):
-            raise ValueError(f"each model needs a name of its own, not {names!r:.200}")
-        for what, ms in [("deadline_ms", deadline_ms), *((f"the time of {name!r}", ms) for name, _, ms in models)]:
-            if isinstance(ms, bool) or not isinstance(ms, int | float) or not ms > 0:
-                raise ValueError(f"{what} must be a number of ms above 0, not {ms!r:.100}")
+        _check(models)
         self.deadline_ms = deadline_ms
         self._rungs = [_Rung(name, model, ms, options) for name, model, ms in models]
+
+    @property
+    def deadline_ms(self) -> float:
+        return self._deadline_ms
+
+    @deadline_ms.setter
+    def deadline_ms(self, ms: float) -> None:
+        self._deadline_ms = _time("deadline_ms", ms)
 
     def precompile(self, inputs: Iterable[Any]) -> dict[str, list[Precompiled]]:
         """Compiles each model for the inputs (those of ccompile.precompile) and measures it, in real calls."""

@@ -225,7 +225,9 @@ class Server:
 def serve(port: int = 9464, address: str = "127.0.0.1") -> Server:
     """Switches metrics on and answers Prometheus at http://address:port/metrics, from a thread of its own, until
     `close()`. Port 0 takes a free one, which the result names. Raises ImportError if prometheus_client is missing,
-    OSError if the port is taken."""
+    OSError if the port is taken, ValueError if it is not in 0..65535."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+        raise ValueError(f"port must be an int in 0..65535 (0: a free one), not {port!r:.100}")
     prometheus = _prometheus()
     registry = prometheus.CollectorRegistry()
     registry.register(Collector())

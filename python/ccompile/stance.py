@@ -60,6 +60,9 @@ def set_stance(
     """
     if not isinstance(skip_guard_eval_unsafe, bool):
         raise TypeError(f"skip_guard_eval_unsafe must be True or False, not {skip_guard_eval_unsafe!r:.100}")
+    for name, value in (("stance", stance), ("force_backend", force_backend)):
+        if not isinstance(value, str) and (value is not None or name == "stance"):
+            raise TypeError(f"{name} must be a str, not {type(value).__name__}: {value!r:.100}")
     if stance not in _STANCES:
         raise ValueError(config.unknown("stance", stance, list(_STANCES)))
     if force_backend is not None and stance != "default":

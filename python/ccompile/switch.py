@@ -6,6 +6,7 @@ diffusers' compile_repeated_blocks, Lightning. `from torch import compile` that 
 import functools
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,19 @@ def _recompile_limit() -> int | None:
     return None if limit == _THEIR_LIMIT else limit
 
 
+def _as_torch_reads(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for api.compile, which takes True and False only. torch takes any value for a flag, and the mode
+    "lite"."""
+    names = ("fullgraph", "disable", "isolate_recompiles")
+    flags = {name: bool(arguments[name]) for name in names if name in arguments}
+    if arguments.get("mode") == "lite":
+        _core.note("mode 'lite' of torch.compile, which compiles marked regions only: it is 'default' here")
+        arguments = arguments | {"mode": "default"}
+    if arguments.get("recompile_limit") is None:
+        arguments = arguments | {"recompile_limit": _recompile_limit()}
+    return arguments | flags
+
+
 @functools.wraps(api._torch_compile)
 def _compile(model: Any = None, *, backend: Any = None, **arguments: Any) -> Any:
     _patch()  # torch._dynamo may have been imported since install()
@@ -38,8 +52,8 @@ def _compile(model: Any = None, *, backend: Any = None, **arguments: Any) -> Any
         backend = None
     if torch.compiler.is_exporting():
         return api._torch_compile(model, backend=backend or "inductor", **arguments)
-    if backend is None and arguments.get("recompile_limit") is None:
-        arguments["recompile_limit"] = _recompile_limit()
+    if backend is None:
+        arguments = _as_torch_reads(arguments)
     return api.compile(model, backend=backend, **arguments)
 
 
@@ -68,6 +82,24 @@ _always, _blocks = False, 0  # install() without uninstall(); open blocks of ins
 _core.break_at(_compile)
 
 
+@functools.cache
+def _of_both(theirs: type[Exception]) -> type[_core.Unsupported]:
+    """ccompile.Unsupported that `except torch._dynamo.exc.Unsupported` catches, too. Nothing in it runs Python code:
+    it is raised in the middle of a recording."""
+    own = {
+        "__doc__": _core.Unsupported.__doc__,
+        "__module__": "ccompile",
+        "__init__": RuntimeError.__init__,
+        "__reduce__": lambda self: (_core.Unsupported, self.args),
+        "msg": property(str),
+        "real_stack": traceback.StackSummary(),
+        "gb_type": "",
+        **dict.fromkeys(("skip_frame", "logged"), False),
+        **dict.fromkeys(("category", "frame_exec_strategy", "_torch_dynamo_tracer_output")),
+    }
+    return type("Unsupported", (_core.Unsupported, theirs), own)
+
+
 def _patch() -> None:
     """What it has replaced stays as it is: another library may have wrapped ours (Lightning's notes the arguments)."""
     with _lock:
@@ -77,6 +109,9 @@ def _patch() -> None:
                 if (place, name) not in _torchs and hasattr(module, name):
                     _torchs[place, name] = getattr(module, name)
                     setattr(module, name, twin)
+        exceptions = sys.modules.get("torch._dynamo.exc")
+        if exceptions is not None:
+            _core.raise_as(_of_both(exceptions.Unsupported))
 
 
 def _unpatch() -> None:
@@ -84,13 +119,15 @@ def _unpatch() -> None:
         for (place, name), theirs in _torchs.items():
             setattr(sys.modules[place], name, theirs)
         _torchs.clear()
+        _core.raise_as(_core.Unsupported)
 
 
 def install() -> None:
     """Makes `torch.compile` ours in this process; a second call changes nothing. Calls with another backend than
     "inductor" or "ccompile" still reach torch's. Functions of torch.compiler and torch._dynamo that act on what has
     been compiled (set_stance, reset, save_cache_artifacts, load_cache_artifacts, error_on_graph_break) are ours, too.
-    CCOMPILE_INSTALL=1 does this when ccompile is imported."""
+    What is raised as ccompile.Unsupported is a torch._dynamo.exc.Unsupported, if that was imported before torch.compile
+    was called. CCOMPILE_INSTALL=1 does this when ccompile is imported."""
     global _always
     with _lock:
         _always = True
