@@ -72,13 +72,6 @@ static void add_mark(Adjoint *a, const CcNode *call, const CcFunction *f, const 
     (void)cc_edit_insert(g, a->before, &mark);
 }
 
-/* The number of the result that a value of the function is; -1: of none. */
-static int result_at(const CcFunction *f, int value) {
-    for (int k = 0; k < f->n_out; k++)
-        if (f->result[k] == value) return k;
-    return -1;
-}
-
 static void split(CcGraph *g, int node) {
     const CcNode call = g->node.at[node];
     const CcFunction *f = cc_graph_function(g, &call);
@@ -89,7 +82,7 @@ static void split(CcGraph *g, int node) {
     for (int k = 0; k < f->n_in; k++) map[k] = cc_graph_operand(g, &call, k)->value;
     for (int i = 0; i < f->n_forward; i++) {
         const CcNode *n = &f->graph->node.at[i];
-        const int result = result_at(f, n->out0);
+        const int result = cc_functions_result(f, n->out0);
         translate(f->graph, n, map, in);
         for (int k = 0; k < n->n_out; k++) {
             map[n->out0 + k] = result >= 0 ? call.out0 + result : g->val.n;

@@ -7,6 +7,12 @@ void cc_functions_make(CcFunction *f) {
     f->kept = cc_mem_get((size_t)(f->n_in + f->n_out) + 1);
 }
 
+int cc_functions_result(const CcFunction *f, int value) {
+    for (int k = 0; k < f->n_out; k++)
+        if (f->result[k] == value) return k;
+    return -1;
+}
+
 void cc_functions_free_one(CcFunction *f) {
     if (f->graph != NULL) cc_graph_free(f->graph);
     free(f->result);

@@ -430,6 +430,8 @@ bool cc_roles_read(const CcGraph *g, const CcNode *n, CcRoles *r);
 /* ------------------------------------------------------------------ functions.c */
 
 void cc_functions_make(CcFunction *f); /* its arrays, from n_in and n_out */
+/* The number of the result that a value of the function is; -1: of none. */
+int cc_functions_result(const CcFunction *f, int value);
 /* Takes over what `f` holds. -> its CcNode.function; 0: it holds nothing */
 int cc_functions_add(CcGraph *g, CcFunction *f);
 void cc_functions_share(CcGraph *to, const CcGraph *from); /* `to` has none */

@@ -44,8 +44,6 @@ static const char templates[] =
     "    return lambda *args: tuple([\n"
     "        op(args[0][i], args[1][i], args[2][i], value=args[3][i] if split[3] else args[3])\n"
     "        for i in range(len(args[0]))])\n"
-    "def joiner(stack):\n"
-    "    return lambda tensors: stack(tensors)\n"
     "def broadcaster(to):\n"
     "    return lambda tensors: tuple([\n"
     "        t if t.shape == tensors[to].shape else t.expand_as(tensors[to]) for t in tensors])\n"
@@ -305,7 +303,7 @@ static bool stacks(CcRec *rec, PyObject *list) {
 static CcGo join(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *kwnames) {
     if (n != 1 || kwnames != NULL || cc_mode_device_now() || !stacks(rec, in[0])) return CC_OK;
     PyObject *stack = cc_obj_of_module("torch", "stack");
-    PyObject *made = stack != NULL ? cc_backcall_around(rec, "joiner", stack) : NULL;
+    PyObject *made = stack != NULL ? cc_backcall_wrap(rec, stack) : NULL;
     Py_XDECREF(stack);
     return made != NULL ? cc_backcall_perform(ev, made, in, 1) : CC_OK;
 }

@@ -203,13 +203,6 @@ static int value_of(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_VALUE ? p->id : -1;
 }
 
-/* The number of the result that the value is; -1: of none. */
-static int numbered(const CcFunction *f, int value) {
-    for (int k = 0; k < f->n_out; k++)
-        if (f->result[k] == value) return k;
-    return -1;
-}
-
 /* Marks what save_for_backward has got, if the backward unpacks it: autograd tells of writes to it then. What is kept in
  * another way may be written, and the backward would see that: false, if it is an operand or a result. */
 static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
@@ -226,7 +219,7 @@ static bool find_kept(CcRec *rec, PyObject *context, CcFunction *f) {
             PyObject *item = tuple ? PyTuple_GET_ITEM(value, i) : value;
             const int v = value_of(rec, item), memory = v >= 0 ? cc_graph_viewed(f->graph, v) : -1;
             if (v < 0 && !cc_value_const(item)) return false;
-            const int result = v >= 0 ? numbered(f, memory) : -1;
+            const int result = v >= 0 ? cc_functions_result(f, memory) : -1;
             if (v < 0 || (result < 0 && f->graph->val.at[memory].def >= 0)) continue;
             if (!saved) return false;
             if (result >= 0) f->kept[f->n_in + result] = f->unpacks;
@@ -306,7 +299,7 @@ static bool find_result(CcRec *rec, PyObject *own, PyObject *torchs, CcFunction 
     CcTensor t;
     const int value = value_of(rec, own), def = value >= 0 ? f->graph->val.at[value].def : -1;
     if (def < 0 || f->graph->node.at[def].n_out != 1 || cc_op_is_view(f->graph->node.at[def].op)) return false;
-    if (numbered(f, value) >= 0) return false;
+    if (cc_functions_result(f, value) >= 0) return false;
     f->result[k] = value;
     cc_tens_read(torchs, true, &t);
     const CcType *type = &f->graph->val.at[value].type;
