@@ -617,8 +617,8 @@ bool cc_sym_numbers(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcWith
 /* Replaces an event's result if it is a number that waits to become a symbol. */
 void cc_sym_after(CcRec *rec, CcEvent *ev, int first);
 void cc_sym_slot(CcRec *rec, CcAct *act, int slot, int guard); /* the same for a number that a guard read in a slot */
-void cc_sym_unread(CcRec *rec,
-                   int guard); /* the event asks only whether there is something: the number stays a symbol */
+/* The event asks only whether there is something: the number that the guard reads stays a symbol. */
+void cc_sym_unread(CcRec *rec, int guard);
 /* a tuple or torch.Size in a slot: if some of its numbers varied between calls, a copy with symbols replaces it */
 void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v);
 /* The same for a torch.Size that is an event's result. is_new: the event has made the guard that reads it. */

@@ -202,22 +202,32 @@ static int source_of_varying(CcRec *rec, PyObject *o) {
     return p != NULL && p->origin == CC_O_SOURCE ? p->id : -1;
 }
 
-/* Is it an operand of the kernel, or no tensor? A call with other tensors is torch's, whose numbers select a shape. */
-static bool reaches_kernel(const CcBound *bound, PyObject *o) {
-    bool bound_to = false;
-    for (int i = 0; i < bound->n; i++) bound_to = bound_to || bound->in[i].tensor == o || bound->in[i].number == o;
-    return bound_to || !(cc_tens_is(o) || PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o));
+/* The operand that is this object; -1: none is. */
+static int operand_of(const CcBound *bound, PyObject *o) {
+    for (int i = 0; i < bound->n; i++)
+        if (bound->in[i].tensor == o || bound->in[i].number == o) return i;
+    return -1;
+}
+
+/* Whether kernels can read all floats of the call that vary. A call with tensors that are not operands is torch's, whose
+ * numbers select a shape. */
+static bool gives_numbers(CcRec *rec, const CcCallSpec *spec, PyObject *result) {
+    bool any = false;
+    for (int i = 0; i < spec->n; i++) any = any || source_of_varying(rec, spec->in[i]) >= 0;
+    if (!any || spec->bound == NULL || spec->flags != 0 || result == NULL || !cc_tens_plain(result)) return false;
+    for (int i = 0; i < spec->n; i++) {
+        PyObject *o = spec->in[i];
+        const int operand = operand_of(spec->bound, o);
+        const bool may_hide = cc_tens_is(o) || PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o);
+        if (operand < 0 && may_hide) return false;
+        if (source_of_varying(rec, o) >= 0 && (operand < 0 || !reads_number(spec->bound, result, operand)))
+            return false;
+    }
+    return true;
 }
 
 bool cc_sym_numbers(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcWithNumbers *out) {
-    bool any = false;
-    for (int i = 0; i < spec->n; i++) any = any || source_of_varying(rec, spec->in[i]) >= 0;
-    if (!any || spec->bound == NULL || spec->flags != 0 || spec->n > CC_COUNT(out->in) || result == NULL ||
-        !cc_tens_plain(result))
-        return false;
-    for (int i = 0; i < spec->n; i++)
-        if (!reaches_kernel(spec->bound, spec->in[i])) return false;
-    any = false;
+    if (spec->n > CC_COUNT(out->in) || !gives_numbers(rec, spec, result)) return false;
     out->spec = *spec;
     out->bound = *spec->bound;
     out->spec.in = out->in;
@@ -225,14 +235,12 @@ bool cc_sym_numbers(CcRec *rec, const CcCallSpec *spec, PyObject *result, CcWith
     for (int i = 0; i < spec->n; i++) {
         out->in[i] = spec->in[i];
         const int guard = source_of_varying(rec, spec->in[i]);
-        int operand = 0;
-        while (guard >= 0 && operand < out->bound.n && out->bound.in[operand].number != spec->in[i]) operand++;
-        if (guard < 0 || operand == out->bound.n || !reads_number(&out->bound, result, operand)) continue;
+        if (guard < 0) continue;
+        const int operand = operand_of(&out->bound, spec->in[i]);
         out->in[i] = out->bound.in[operand].number = from_source(rec, guard, spec->in[i]);
         cc_vec_push(&rec->keep, out->in[i]);
-        any = true;
     }
-    return any;
+    return true;
 }
 
 static void make_constant(CcRec *rec, struct CcPending p) {
