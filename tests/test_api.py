@@ -96,6 +96,44 @@ def test_signature_is_torch_compiles():
         assert parameter.default == ours[name].default and parameter.kind == ours[name].kind
 
 
+TYPED = """
+import ccompile, torch
+
+@ccompile.compile(fullgraph=True)
+def f(x: int) -> int:
+    return x
+
+@ccompile.disable(reason="x")
+def g(x: int) -> int:
+    return x
+
+@ccompile.disable
+def h(x: int) -> int:
+    return x
+
+class Net(torch.nn.Module):
+    size: int = 3
+
+ccompile.config.freezing = True
+with ccompile.disable():
+    a: str = ccompile.compile(f)(1)
+b: str = g(2)
+c: str = h(3)
+d: str = ccompile.compile(Net(), mode="reduce-overhead").size
+"""
+
+
+def test_type_checkers_see_through_decorators(tmp_path):
+    """The only errors are the assignments of an int to a str."""
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "typed.py").write_text(TYPED)
+    wrong = [str(at) for at, line in enumerate(TYPED.splitlines(), 1) if ": str = " in line]
+    options = ["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path), str(tmp_path / "typed.py")]
+    told, problem, _status = api.run(options)
+    assert re.findall(r"typed\.py:(\d+): error: .*variable has type \"str\"", told) == wrong, told + problem
+    assert f"Found {len(wrong)} errors" in told
+
+
 def test_readme_table_names_what_exists():
     text = (ROOT / "README.md").read_text()
     for name in re.findall(r"`ccompile\.(\w+)", text):

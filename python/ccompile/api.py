@@ -3,12 +3,14 @@
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import torch
 
 from . import _core, config, dims, inductor, sharing
 from .module import CompiledModule, called_by, wrap_module
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # The knobs that a mode sets; `options` override them.
 MODES: dict[str, dict[str, Any]] = {
@@ -21,6 +23,42 @@ _torch_compile: Callable[..., Any] = torch.compile  # torch's own, whatever ccom
 
 
 made: list["_core.Compiled"] | None = None  # everything that is compiled, while script.py keeps it
+
+
+@overload
+def compile(
+    model: F,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
+    backend: str | Callable[..., Any] | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    name: str | None = None,
+    disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: None = None,
+    dynamic_shapes: None = None,
+) -> F: ...
+
+
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
+    backend: str | Callable[..., Any] | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    name: str | None = None,
+    disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: None = None,
+    dynamic_shapes: None = None,
+) -> Callable[[F], F]: ...
 
 
 def compile(
@@ -93,7 +131,7 @@ def optimize(
     nopython: bool = False,
     dynamic: bool | None = None,
     disable: bool = False,
-) -> Callable[[Any], Any]:
+) -> Callable[[F], F]:
     """A decorator; the twin of torch._dynamo.optimize, which older programs use. nopython is compile's fullgraph, and
     "inductor" means ccompile here."""
     chosen = None if backend == "inductor" else backend
@@ -247,7 +285,7 @@ def _behind(thing: Any) -> Any:
             return thing
 
 
-class disable:  # used like a function
+class _Disable:
     """Runs a callable or block eagerly, with everything that it calls: `@ccompile.disable`,
     `@ccompile.disable(reason="...")`, `ccompile.disable(fn)`, or `with ccompile.disable():`. In compiled code a call of
     a disabled function is a graph break."""
@@ -261,7 +299,10 @@ class disable:  # used like a function
         self.reason = reason
         return self if fn is None else self(fn)
 
-    def __call__(self, fn: Any) -> Any:
+    def __call__(self, fn: F) -> F:
+        return self._disabled(fn)
+
+    def _disabled(self, fn: Any) -> Any:
         if isinstance(fn, type) or not (callable(fn) or isinstance(fn, classmethod)):
             raise TypeError(f"ccompile.disable takes a function, a method or a module, not {fn!r:.100}")
         if isinstance(fn, staticmethod | classmethod):
@@ -274,13 +315,25 @@ class disable:  # used like a function
             fn = fn._orig_fn
         return _core.Disabled(fn, self.reason)
 
-    def __enter__(self) -> "disable":
+    def __enter__(self) -> "_Disable":
         _core.disable_push()
         return self
 
     def __exit__(self, *exc: object) -> None:
         _core.disable_pop()
 
+
+if TYPE_CHECKING:  # a type checker takes a class for what its calls make
+
+    @overload
+    def disable(fn: F, *, reason: str | None = None) -> F: ...
+    @overload
+    def disable(fn: None = None, *, reason: str | None = None) -> _Disable: ...
+    def disable(fn: Any = None, *, reason: str | None = None) -> Any: ...
+
+else:
+    disable = _Disable
+    disable.__name__ = disable.__qualname__ = "disable"
 
 _core.break_at(disable)
 
