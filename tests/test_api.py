@@ -96,6 +96,78 @@ def test_signature_is_torch_compiles():
         assert parameter.default == ours[name].default and parameter.kind == ours[name].kind
 
 
+TYPED = """
+import ccompile, torch
+
+@ccompile.compile(fullgraph=True)
+def f(x: int) -> int:
+    return x
+
+@ccompile.disable(reason="x")
+def g(x: int) -> int:
+    return x
+
+@ccompile.disable
+def h(x: int) -> int:
+    return x
+
+class Net(torch.nn.Module):
+    size: int = 3
+
+ccompile.config.freezing = True
+with ccompile.disable():
+    a: str = ccompile.compile(f)(1)
+b: str = g(2)
+c: str = h(3)
+d: str = ccompile.compile(Net(), mode="reduce-overhead").size
+"""
+
+
+def test_type_checkers_see_through_decorators(tmp_path):
+    """The only errors are the assignments of an int to a str."""
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "typed.py").write_text(TYPED)
+    wrong = [str(at) for at, line in enumerate(TYPED.splitlines(), 1) if ": str = " in line]
+    options = ["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path), str(tmp_path / "typed.py")]
+    told, problem, _status = api.run(options)
+    assert re.findall(r"typed\.py:(\d+): error: .*variable has type \"str\"", told) == wrong, told + problem
+    assert f"Found {len(wrong)} errors" in told
+
+
+@pytest.mark.parametrize("base", [object, nn.Module])
+def test_a_class_is_disabled_in_place(base):
+    @ccompile.disable(reason="mine")
+    class Plus(base):
+        def __init__(self, by):
+            super().__init__()
+            self.by = by
+
+        def __call__(self, x):
+            return x + self.by
+
+    plus = Plus(3.0)
+    told = ccompile.explain(lambda x: plus(x * 2) * 2)(torch.ones(3))
+    assert torch.equal(told.result, torch.full((3,), 10.0)) and isinstance(plus, Plus)
+    assert told.graph_count == 2 and told.break_count == 1 and ccompile.explain(plus)(torch.ones(3)).graph_count == 0
+
+
+def test_arguments_of_torchs_twins():
+    told = ccompile.explain(lambda x: (x + 1, ccompile.graph_break(msg="here"))[0])(torch.ones(2))
+    assert told.break_reasons[0].text == "graph_break() was called: here"
+    assert ccompile.graph_break(msg="eager") is None
+    x = torch.ones(4)
+    ccompile.mark_dynamic(x, 0, hint_override=3, specialize_on=[lambda n: n == 8])
+    assert [event.text.split(" has no effect")[0] for event in ccompile.events()[-2:]] == [
+        "mark_dynamic: hint_override",
+        "mark_dynamic: specialize_on",
+    ]
+    assert ccompile.allow_in_graph([scaled, torch.relu]) == [scaled, torch.relu]
+    with pytest.raises(TypeError, match="takes a callable, not int"):
+        ccompile.allow_in_graph([scaled, 3])
+    assert set(ccompile.list_backends()) < set(ccompile.list_backends(exclude_tags=None))
+    assert set(ccompile.list_backends(())) == set(ccompile.list_backends(exclude_tags=None))
+
+
 def test_readme_table_names_what_exists():
     text = (ROOT / "README.md").read_text()
     for name in re.findall(r"`ccompile\.(\w+)", text):
@@ -994,9 +1066,16 @@ def test_disable_methods_modules_and_refusals():
     assert ccompile.compile(d) is d
     assert ccompile.compile(ccompile.disable(scaled)).__wrapped__ is scaled
     assert ccompile.disable(ccompile.compile(scaled)).__wrapped__ is scaled
-    for wrong in (3, Net):
-        with pytest.raises(TypeError, match="takes a function, a method or a module"):
+    for wrong, says in (
+        (3, "takes a function, a method, a module or a class"),
+        (int, "a class with a __call__ in Python"),
+    ):
+        with pytest.raises(TypeError, match=says):
             ccompile.disable(wrong)
+    with pytest.raises(TypeError, match="recursive must be True or False"):
+        ccompile.disable(scaled, 3)
+    assert ccompile.disable(recursive=False)(scaled).__wrapped__ is scaled
+    assert "recursive=False" in ccompile.events()[-1].text
     with pytest.raises(TypeError, match="reason must be a str"):
         ccompile.disable(reason=3)
 

@@ -106,10 +106,11 @@ static PyObject *api_set_stance(PyObject *m, PyObject *name) {
     return PyErr_Format(PyExc_ValueError, "unknown stance %s", s);
 }
 
-static PyObject *api_graph_break(PyObject *m, PyObject *args) {
+static PyObject *api_graph_break(PyObject *m, PyObject *args, PyObject *kwargs) {
     (void)m;
+    static char *names[] = {"msg", NULL};
     const char *msg = "";
-    if (!PyArg_ParseTuple(args, "|s:graph_break", &msg)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|s:graph_break", names, &msg)) return NULL;
     Py_RETURN_NONE; /* the recorder breaks at the call, so the function itself does nothing */
 }
 
@@ -305,7 +306,7 @@ PyMethodDef cc_api_methods[] = {
     {"note", api_note, METH_O, "note(text): adds an `ignored` event"},
     {"stance", api_stance, METH_NOARGS, "stance() -> what set_stance has set"},
     {"set_stance", api_set_stance, METH_O, "set_stance(name) -> the previous one; for ccompile.set_stance"},
-    {"graph_break", api_graph_break, METH_VARARGS,
+    {"graph_break", (PyCFunction)(void (*)(void))api_graph_break, METH_VARARGS | METH_KEYWORDS,
      "graph_break(msg=\"\")\n--\n\nBreaks the graph at this call in compiled code; does nothing in eager code."},
     {"is_compiling", api_is_compiling, METH_NOARGS,
      "is_compiling()\n--\n\nTrue in code that is being recorded, and hence in replays of it; False in eager code."},

@@ -3,12 +3,14 @@
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import torch
 
 from . import _core, config, dims, inductor, sharing
 from .module import CompiledModule, called_by, wrap_module
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # The knobs that a mode sets; `options` override them.
 MODES: dict[str, dict[str, Any]] = {
@@ -21,6 +23,42 @@ _torch_compile: Callable[..., Any] = torch.compile  # torch's own, whatever ccom
 
 
 made: list["_core.Compiled"] | None = None  # everything that is compiled, while script.py keeps it
+
+
+@overload
+def compile(
+    model: F,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
+    backend: str | Callable[..., Any] | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    name: str | None = None,
+    disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: None = None,
+    dynamic_shapes: None = None,
+) -> F: ...
+
+
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
+    backend: str | Callable[..., Any] | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    name: str | None = None,
+    disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: None = None,
+    dynamic_shapes: None = None,
+) -> Callable[[F], F]: ...
 
 
 def compile(
@@ -93,7 +131,7 @@ def optimize(
     nopython: bool = False,
     dynamic: bool | None = None,
     disable: bool = False,
-) -> Callable[[Any], Any]:
+) -> Callable[[F], F]:
     """A decorator; the twin of torch._dynamo.optimize, which older programs use. nopython is compile's fullgraph, and
     "inductor" means ccompile here."""
     chosen = None if backend == "inductor" else backend
@@ -136,7 +174,7 @@ def _check(flags: dict[str, Any], dynamic: Any, mode: Any, options: Any) -> dict
 def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> Any:
     if not callable(model) and not isinstance(model, classmethod):
         raise TypeError(_refusal(model, f"{type(model).__name__}, which is not callable"))
-    if disable or isinstance(model, _core.Disabled):
+    if disable or isinstance(model, _core.Disabled) or isinstance(_call_of(type(model)), _core.Disabled):
         return model
     recompile = functools.partial(_compile, settings=settings)
     if isinstance(model, type):
@@ -244,26 +282,39 @@ def _behind(thing: Any) -> Any:
         elif isinstance(thing, types.MethodType | staticmethod | classmethod):
             thing = thing.__func__
         else:
-            return thing
+            called = _call_of(type(thing))
+            return called if isinstance(called, _core.Disabled) else thing
 
 
-class disable:  # used like a function
+class _Disable:
     """Runs a callable or block eagerly, with everything that it calls: `@ccompile.disable`,
     `@ccompile.disable(reason="...")`, `ccompile.disable(fn)`, or `with ccompile.disable():`. In compiled code a call of
-    a disabled function is a graph break."""
+    a disabled function is a graph break. Of a class, the calls of its instances are
+    disabled, in place.
+
+    recursive: torch's; with False, which would compile what the function calls, an `ignored` event."""
 
     reason: str | None
 
-    def __new__(cls, fn: Any = None, *, reason: str | None = None) -> Any:
+    def __new__(cls, fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+        if not isinstance(recursive, bool):
+            raise TypeError(f"recursive must be True or False, not {type(recursive).__name__}: {recursive!r:.100}")
+        if not recursive:
+            _core.note("disable: recursive=False: what the function calls runs eagerly, too")
         if reason is not None and not isinstance(reason, str):
             raise TypeError(f"reason must be a str or None, not {type(reason).__name__}: {reason!r}")
         self = super().__new__(cls)
         self.reason = reason
         return self if fn is None else self(fn)
 
-    def __call__(self, fn: Any) -> Any:
-        if isinstance(fn, type) or not (callable(fn) or isinstance(fn, classmethod)):
-            raise TypeError(f"ccompile.disable takes a function, a method or a module, not {fn!r:.100}")
+    def __call__(self, fn: F) -> F:
+        return self._disabled(fn)
+
+    def _disabled(self, fn: Any) -> Any:
+        if isinstance(fn, type):
+            return self._disabled_class(fn)
+        if not (callable(fn) or isinstance(fn, classmethod)):
+            raise TypeError(f"ccompile.disable takes a function, a method, a module or a class, not {fn!r:.100}")
         if isinstance(fn, staticmethod | classmethod):
             return type(fn)(self(fn.__func__))
         if isinstance(fn, CompiledModule):
@@ -274,13 +325,32 @@ class disable:  # used like a function
             fn = fn._orig_fn
         return _core.Disabled(fn, self.reason)
 
-    def __enter__(self) -> "disable":
+    def _disabled_class(self, cls: Any) -> Any:
+        called = _call_of(cls)
+        if called is None:
+            raise TypeError(f"ccompile.disable takes a class with a __call__ in Python; {cls!r:.100} has none")
+        cls.__call__ = self(called)
+        return cls
+
+    def __enter__(self) -> "_Disable":
         _core.disable_push()
         return self
 
     def __exit__(self, *exc: object) -> None:
         _core.disable_pop()
 
+
+if TYPE_CHECKING:  # a type checker takes a class for what its calls make
+
+    @overload
+    def disable(fn: F, recursive: bool = True, *, reason: str | None = None) -> F: ...
+    @overload
+    def disable(fn: None = None, recursive: bool = True, *, reason: str | None = None) -> _Disable: ...
+    def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any: ...
+
+else:
+    disable = _Disable
+    disable.__name__ = disable.__qualname__ = "disable"
 
 _core.break_at(disable)
 

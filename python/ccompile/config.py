@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 
@@ -103,6 +103,11 @@ def patch(**knobs: Any) -> Iterator[None]:
 def table() -> dict[str, Any]:
     """All knobs and their values."""
     return dict(_core.get_config())
+
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
 
 
 class _Config(ModuleType):

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from . import _core
+
 # Attribute of a tensor, read by csrc/rec/sym.c: (mask of dynamic dims, mask of static dims, ((dim, min, max), ...))
 _MARKS = "_ccompile_dims"
 _MAX_DIMS = 8
@@ -75,10 +77,20 @@ def _store(tensor: torch.Tensor, dynamic: int, static: int, ranges: dict[int, tu
 
 
 def mark_dynamic(
-    tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
+    tensor: torch.Tensor,
+    dim: int | Iterable[int],
+    *,
+    min: int | None = None,
+    max: int | None = None,
+    hint_override: int | None = None,
+    specialize_on: list[Any] | None = None,
 ) -> None:
     """Makes sizes of this tensor symbolic, within min..max, from its first recording on. torch._dynamo.mark_dynamic and
-    maybe_mark_dynamic have the same effect."""
+    maybe_mark_dynamic have the same effect. hint_override and specialize_on are torch's: `ignored` events, since each
+    size gets a plan of its own."""
+    for name, value in (("hint_override", hint_override), ("specialize_on", specialize_on)):
+        if value is not None:
+            _core.note(f"mark_dynamic: {name} has no effect: each size gets a plan of its own")
     dynamic, static, ranges = _marks(tensor)
     bounds = _bounds(min, max)
     for d in _dims(dim):

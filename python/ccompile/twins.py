@@ -2,7 +2,7 @@
 runs it, so most of them have nothing to do: what they promise to Dynamo holds without them."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from . import _core, dims
 
 F = TypeVar("F", bound=Callable[..., Any])
+Fs = TypeVar("Fs", bound=Callable[..., Any] | Sequence[Callable[..., Any]])
 
 
 def _callable(fn: F, what: str) -> F:
@@ -18,9 +19,13 @@ def _callable(fn: F, what: str) -> F:
     return fn
 
 
-def allow_in_graph(fn: F) -> F:
-    """Returns fn, whose ops are recorded as those of any function. torch's puts fn into the graph unseen."""
-    return _callable(fn, "allow_in_graph")
+def allow_in_graph(fn: Fs) -> Fs:
+    """Returns fn, a function or a list of them, whose ops are recorded as those of any function. torch's puts it into
+    the graph unseen."""
+    functions: Sequence[Any] = fn if isinstance(fn, list | tuple) else [fn]
+    for one in functions:
+        _callable(one, "allow_in_graph")
+    return fn
 
 
 def assume_constant_result(fn: F) -> F:
@@ -83,6 +88,7 @@ def maybe_mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
     dims.mark_dynamic(tensor, dim)
 
 
-def list_backends() -> list[str]:
-    """Names that `backend=` takes: "ccompile", and torch.compile's. Imports torch._dynamo, which takes seconds."""
-    return sorted({"ccompile", *torch.compiler.list_backends()})
+def list_backends(exclude_tags: Sequence[str] | None = ("debug", "experimental")) -> list[str]:
+    """Names that `backend=` takes: "ccompile", and torch.compile's without those that have one of the tags. Imports
+    torch._dynamo, which takes seconds."""
+    return sorted({"ccompile", *torch.compiler.list_backends(exclude_tags)})
