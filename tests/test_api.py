@@ -27,6 +27,7 @@ import torch
 from ccompile import __main__ as command_line
 from ccompile import _core, _setup, api, demo, demo_models, report
 from torch import nn
+from torch.nn.utils import prune
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -523,6 +524,27 @@ def test_hooks_on_a_compiled_module_do_what_they_do_in_eager(register):
     got, seen = outcomes(ccompile.compile(m))
     torch.testing.assert_close(got, expected)
     assert seen == names == ["root"] * 6
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_objects_of_torch_among_the_hooks_are_found_again():
+    x = torch.linspace(-1, 1, 8).view(2, 4)
+    for add, remove in (
+        (lambda c: prune.l1_unstructured(c, "weight", 0.5), lambda c: prune.remove(c, "weight")),
+        (nn.utils.weight_norm, nn.utils.remove_weight_norm),
+        (nn.utils.spectral_norm, nn.utils.remove_spectral_norm),
+    ):
+        torch.manual_seed(0)
+        m = nn.Linear(4, 4).eval()
+        c, results = ccompile.compile(copy.deepcopy(m)), []
+        for module in (m, c):
+            torch.manual_seed(1)
+            add(module)
+            results.append([module(x) for _ in range(3)])
+            remove(module)
+            results[-1] += [module(x), *sorted(dict(module.named_parameters()))]
+        torch.testing.assert_close(results[1][:4], results[0][:4])
+        assert results[1][4:] == results[0][4:] == ["bias", "weight"]
 
 
 def test_hooks_of_a_compiled_module_are_copied_and_pickled():

@@ -57,7 +57,9 @@ def _registers(name: str) -> Callable[..., Any]:
     """The method of nn.Module that registers a hook, for compiled modules."""
 
     def register(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return getattr(super(CompiledModule, self), name)(_Hook(hook, self), *args, **kwargs)
+        # torch.nn.utils.prune and its like find objects of their own among the hooks, by class
+        is_function = isinstance(hook, types.FunctionType | types.MethodType | functools.partial)
+        return getattr(super(CompiledModule, self), name)(_Hook(hook, self) if is_function else hook, *args, **kwargs)
 
     return functools.update_wrapper(register, getattr(torch.nn.Module, name))
 
