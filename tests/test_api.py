@@ -124,6 +124,10 @@ d: str = ccompile.compile(Net(), mode="reduce-overhead").size
 """
 
 
+def test_type_checkers_know_each_argument_of_compile():
+    assert list(ccompile.api._How.__annotations__) == list(inspect.signature(ccompile.compile).parameters)[1:]
+
+
 def test_type_checkers_see_through_decorators(tmp_path):
     """The only errors are the assignments of an int to a str."""
     api = pytest.importorskip("mypy.api")

@@ -292,8 +292,8 @@ typedef struct CcConvCandidates {
     const CcConv *rule; /* one of them */
     bool layouts;       /* in half precision: `library` also with its weights in oneDNN's other layout */
 } CcConvCandidates;
-/* `desc` describes the chain. NULL: out of memory. */
 const CcChoiceKind *cc_convways_kind(void);
+/* `desc` describes the chain. NULL: out of memory. */
 CcConvWays *cc_convways_make(const CcConvCandidates *c, const CcPrimDesc *desc, int64_t input_bytes, CcArena *arena);
 CcConv *cc_convways_known(CcConvWays *ways,
                           CcConv *rule); /* the way to begin with: of an earlier choice, or the rule's */

@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -25,42 +25,26 @@ _torch_compile: Callable[..., Any] = torch.compile  # torch's own, whatever ccom
 made: list["_core.Compiled"] | None = None  # everything that is compiled, while script.py keeps it
 
 
-@overload
-def compile(
-    model: F,
-    *,
-    fullgraph: bool = False,
-    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
-    backend: str | Callable[..., Any] | None = None,
-    mode: str | None = None,
-    options: dict[str, Any] | None = None,
-    name: str | None = None,
-    disable: bool = False,
-    recompile_limit: int | None = None,
-    isolate_recompiles: bool = False,
-    shapes_spec: None = None,
-    dynamic_shapes: None = None,
-) -> F: ...
+class _How(TypedDict, total=False):
+    """compile's keyword arguments, for type checkers."""
+
+    fullgraph: bool
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None
+    backend: str | Callable[..., Any] | None
+    mode: str | None
+    options: dict[str, Any] | None
+    name: str | None
+    disable: bool
+    recompile_limit: int | None
+    isolate_recompiles: bool
+    shapes_spec: None
+    dynamic_shapes: None
 
 
 @overload
-def compile(
-    model: None = None,
-    *,
-    fullgraph: bool = False,
-    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
-    backend: str | Callable[..., Any] | None = None,
-    mode: str | None = None,
-    options: dict[str, Any] | None = None,
-    name: str | None = None,
-    disable: bool = False,
-    recompile_limit: int | None = None,
-    isolate_recompiles: bool = False,
-    shapes_spec: None = None,
-    dynamic_shapes: None = None,
-) -> Callable[[F], F]: ...
-
-
+def compile(model: F, **how: Unpack[_How]) -> F: ...
+@overload
+def compile(model: None = None, **how: Unpack[_How]) -> Callable[[F], F]: ...
 def compile(
     model: Callable[..., Any] | None = None,
     *,

@@ -36,8 +36,9 @@ def _set_class(self: Any, cls: type) -> None:
 
 
 class _Hook:
-    """A hook that was registered through a compiled module. A call runs the original, but the hook gets the module that
-    it was registered on, as in eager, since programs look it up in tables that they made from compiled.modules()."""
+    """A function that was registered as a hook through a compiled module. A call runs the original, but the hook gets
+    the module that it was registered on, as in eager, since programs look it up in tables that they made from
+    compiled.modules()."""
 
     def __init__(self, hook: Callable[..., Any], module: Any) -> None:
         self.hook, self.module = hook, module
