@@ -41,6 +41,9 @@ FUNCTIONS = {
     "conv_of_lines_of_positions": lambda x, w, b: F.conv1d(h(x, b)[:, :, 0], w[:, :, 0, :1], b).sin() * F.conv1d(x[0, :, 1], w[:, :, 1, :1]),
     "conv_of_positions_channels_last": lambda x, w, b: F.conv2d(h(x, b).contiguous(memory_format=torch.channels_last), w[:, :, :1, :1], b).sin() * 2,
     "conv_of_positions_strided": lambda x, w, b: F.conv2d(h(x, b), w[:, :, :1, :1], b, 2).sin() * F.conv2d(x, w[:, :, 1:2, 1:2], None, 2, 0),
+    "conv_of_positions_apart": lambda x, w, b: F.conv2d(h(x, b), w.mean((2, 3), keepdim=True), b, 2).sin() * F.conv2d(x[..., :7], w.sum((2, 3), keepdim=True), None, (2, 2)),
+    "conv_of_positions_apart_unevenly": lambda x, w, b: F.conv2d(h(x, b), w.mean((2, 3), keepdim=True), b, (4, 1)).sin() * F.conv2d(x[:, :, 1:3] * 2, w.sum((2, 3), keepdim=True), None, (1, 9)),
+    "conv_of_positions_of_a_line_apart": lambda x, w, b: F.conv1d(h(x, b)[0, :, 0], w.mean((2, 3)).view(4, 4, 1), b, 3).sin() * F.conv1d(x[:, :, 1, :7] * 1, w.sum((2, 3)).view(4, 4, 1), None, 3),
     "conv_of_positions_padded": lambda x, w, b: F.conv2d(h(x, b), w[:, :, :1, :1], b, padding=1).sin() * F.conv2d(x, w[:, :1, :1, :1] * 2, b, padding=1, groups=4),
     "conv_of_a_vector": lambda x, w, b: F.conv2d(h(x, b)[0], w, b).sin() * 2,
     "conv_transpose": lambda x, w, b: F.conv_transpose2d(h(x, b), w, b, 2, 1, 1).sin() * 2,
@@ -112,6 +115,16 @@ def test_gradients(name, dtype):
     if not EAGER and dtype == torch.float32:
         assert stages(fn)
         assert name not in LINES or "\ntorch: " not in text_of(fn), text_of(fn)
+
+
+@pytest.mark.parametrize("stride", [1, 2, (1, 3)])
+@pytest.mark.skipif(EAGER, reason="reads the plan")
+def test_gradients_of_a_convolution_of_positions_are_products(stride):
+    x, w = torch.randn(2, 4, 6, 8, requires_grad=True), torch.randn(5, 4, 1, 1, requires_grad=True)
+    fn = ccompile.compile(lambda x, w: F.conv2d(x.tanh() * 2, w, stride=stride).sin() * 2)
+    for _ in range(3):
+        fn(x, w).sum().backward()
+    assert "matmul" in text_of(fn) and "conv_d" not in text_of(fn), text_of(fn)
 
 
 class UNet(nn.Module):

@@ -85,6 +85,9 @@ bool cc_compose_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
 
 /* ---- moves.c ---- */
 bool cc_moves_apply(Adjoint *a, const CcNode *n); /* as cc_rules_apply */
+/* Each element of a dim of v among step - 1 zeros, `at` of them before it; the last ones are cut off behind `room`
+ * elements. */
+int cc_moves_spread(Adjoint *a, int v, int dim, int64_t step, int64_t at, int64_t room);
 /* A slice of x that drops dims or has steps. */
 bool cc_moves_slice(Adjoint *a, const CcNode *n, int x);
 

@@ -86,9 +86,8 @@ static bool find_taken(const Adjoint *a, const CcNode *n, int x, Taken *out) {
     return e == y->ndim;
 }
 
-/* Each element of a dim among step - 1 zeros, `at` of them before it; the last ones are cut off behind `room` elements.
- * Joined, not padded: padding of a few elements on each side is not a kernel's work (run/boxes.c). */
-static int spread(Adjoint *a, int v, int dim, int64_t step, int64_t at, int64_t room) {
+/* Joined, not padded: padding of a few elements on each side is not a kernel's work (run/boxes.c). */
+int cc_moves_spread(Adjoint *a, int v, int dim, int64_t step, int64_t at, int64_t room) {
     CcType wide = dense(a, v), t = wide;
     const int64_t size = wide.size[dim];
     CcOperand in[4];
@@ -124,7 +123,7 @@ bool cc_moves_slice(Adjoint *a, const CcNode *n, int x) {
     int g = cc_adjoint_reshaped(a, a->grad[n->out0], &all);
     for (int d = 0; d < t.ndim; d++) {
         const int64_t at = taken[d].from % taken[d].step, from = taken[d].from - at;
-        if (taken[d].step > 1) g = spread(a, g, d, taken[d].step, at, t.size[d] - from);
+        if (taken[d].step > 1) g = cc_moves_spread(a, g, d, taken[d].step, at, t.size[d] - from);
         if (type_of(a, g)->size[d] != t.size[d]) g = placed(a, g, d, from, t.size[d]);
     }
     cc_adjoint_add(a, x, g);
