@@ -45,6 +45,27 @@ def tallied(x: torch.Tensor, name: str) -> torch.Tensor:
     return x.clone()
 
 
+@torch.library.custom_op("ccompile_order::noted", mutates_args=())
+def noted(x: torch.Tensor, name: str) -> None:
+    LOG.append((name, x.sum().item()))
+
+
+def notes(x):
+    noted(x, "before")
+    y = x * 2
+    torch.ops.ccompile_order.noted(y, "between")
+    torch.ops.ccompile_order.noted.default(y + 1, "after")
+    return y + 1
+
+
+def test_an_op_without_a_result_runs_in_every_call():
+    seen = []
+    for call in (notes, ccompile.compile(notes)):
+        LOG.clear()
+        seen.append(([call(torch.full((2,), float(i))).tolist() for i in range(5)], LOG[:]))
+    assert seen[0] == seen[1] and len(LOG) == 15
+
+
 def tallies_and_indexes(x, i):
     return (tallied(x, "once") * 2 + 1)[i]
 

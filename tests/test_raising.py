@@ -195,3 +195,38 @@ def test_an_exception_behind_a_write_to_a_class():
             with pytest.raises(KeyError, match="rate"):
                 f(torch.ones(2), Derived())
         assert Derived.rate == 16
+
+
+GOOD, BAD = torch.eye(3), torch.full((3, 3), float("nan"))
+UNREAD = {  # an op, whose result nobody reads, that raises if it is given BAD
+    "cholesky": lambda x: torch.linalg.cholesky(x),
+    "inv": lambda x: torch.linalg.inv(x.nan_to_num()),
+    "solve": lambda x: torch.linalg.solve(x.nan_to_num(), torch.ones(3)),
+    "eigvalsh": lambda x: torch.linalg.eigvalsh(x),
+    "svd": lambda x: torch.linalg.svd(x),
+    "histc": lambda x: torch.histc(x),
+    "quantile": lambda x: torch.quantile(x.nan_to_num(), x[0].sum().nan_to_num(2)),
+    "assert": lambda x: torch._assert_async(x[0, 0] == 1),
+    "assert_of_aten": lambda x: torch.ops.aten._assert_async(x[0, 0] == 1),
+    "assert_of_an_overload": lambda x: torch.ops.aten._assert_async.msg(x[0, 0] == 1, "not 1"),
+    "inv_of_aten": lambda x: torch.ops.aten.linalg_inv(x.nan_to_num()),
+    "bincount": lambda x: torch.bincount((x.nan_to_num(-1)[0]).to(torch.int8)),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
+@pytest.mark.parametrize("name", UNREAD)
+def test_an_op_that_nobody_reads_raises(name, grad):
+    def f(x):
+        try:
+            UNREAD[name](x)
+            return (x * 2).sum()
+        except Exception as error:  # what the op raises is no matter
+            return type(error).__name__
+
+    fn = ccompile.compile(f)
+    for x in (GOOD, GOOD, GOOD, GOOD, BAD, GOOD, BAD):
+        x = x.clone().requires_grad_(grad)
+        want, got = f(x), fn(x)
+        assert got == want
+    assert isinstance(want, str), "eager accepts it"

@@ -443,7 +443,7 @@ static bool raised_by_python(const Host *h) {
     const int action = h->at >= 0 ? h->trace->graph->node.at[h->at].host : -1;
     const bool keeps = action >= 0 && h->trace->node.at[action].kernel == CC_KERNEL_KEEPS;
     const bool repeats = keeps && !cc_state_has_hooks(); /* which see what the kernel saves */
-    const bool frames = tb != NULL && !cc_devmode_traced(tb);
+    const bool frames = tb != NULL && !cc_torch_traced(tb);
     const bool python = (frames && !repeats) || !PyErr_GivenExceptionMatches(type, PyExc_Exception);
     PyErr_Restore(type, value, tb);
     return python;

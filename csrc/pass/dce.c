@@ -10,13 +10,14 @@ static bool divides(const CcGraph *g, const CcNode *n) {
     return by->kind == CC_IN_VALUE && (kind == 'i' || kind == 'u');
 }
 
-/* Does data decide whether the node raises? The row says so ('?'), or the node reads integers, which torch mostly
- * uses as indices, or a tensor whose sizes depend on data. */
+/* May data decide whether the node raises? The row says so ('?'), or there is no row and torch runs the op: it may be a
+ * decomposition that needs a positive definite matrix. An op of the kinds that take indices reads integers, or a tensor
+ * whose sizes depend on data. */
 static bool may_raise(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
     const CcOpKind kind = info->kind;
-    if (strchr(info->promote, '?') || divides(g, n)) return true;
-    if (n->op != CC_OP_host && kind != CC_K_INDEX && kind != CC_K_SCATTER) return false;
+    if (n->op == CC_OP_host || strchr(info->promote, '?') || divides(g, n)) return true;
+    if (kind != CC_K_INDEX && kind != CC_K_SCATTER) return false;
     for (int k = 0; k < n->n_in; k++) {
         const CcOperand *o = &g->operand.at[n->in0 + k];
         if (o->kind != CC_IN_VALUE) continue;

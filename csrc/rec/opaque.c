@@ -28,14 +28,40 @@ static bool overload_writes(PyObject *op) {
     return writes;
 }
 
-/* Whether an op, or any overload of a packet, writes to an operand; true if unknown. */
-static bool op_writes(PyObject *op) {
+static bool is_true(PyObject *o, const char *name) {
+    PyObject *v = PyObject_GetAttrString(o, name);
+    Py_XDECREF(v);
+    cc_raised_clear();
+    return v == Py_True;
+}
+
+/* Does the call lack a tensor to write to that this overload takes by name, as the .out overloads do? */
+static bool lacks_out(PyObject *op, PyObject *kwnames) {
+    PyObject *schema = PyObject_GetAttrString(op, "_schema");
+    PyObject *all = schema != NULL ? PyObject_GetAttrString(schema, "arguments") : NULL;
+    bool lacks = false;
+    for (Py_ssize_t i = 0; all != NULL && PyList_Check(all) && i < PyList_GET_SIZE(all); i++) {
+        PyObject *arg = PyList_GET_ITEM(all, i), *alias = PyObject_GetAttrString(arg, "alias_info");
+        PyObject *name = PyObject_GetAttrString(arg, "name");
+        const bool given = name == NULL || (kwnames != NULL && PySequence_Contains(kwnames, name) != 0);
+        lacks = lacks || (alias != NULL && !given && is_true(alias, "is_write") && is_true(arg, "kwarg_only"));
+        Py_XDECREF(alias);
+        Py_XDECREF(name);
+    }
+    Py_XDECREF(schema);
+    Py_XDECREF(all);
+    cc_raised_clear();
+    return lacks;
+}
+
+/* Whether an op, or any overload of a packet that the call may choose, writes to an operand; true if unknown. */
+static bool op_writes(PyObject *op, PyObject *kwnames) {
     if (cc_known_is(op, CC_KNOWN_OP_OVERLOAD)) return overload_writes(op);
     PyObject *names = PyObject_CallMethod(op, "overloads", NULL);
     bool writes = names == NULL || !PyList_Check(names);
     for (Py_ssize_t i = 0; !writes && i < PyList_GET_SIZE(names); i++) {
         PyObject *one = PyObject_GetAttr(op, PyList_GET_ITEM(names, i));
-        writes = one == NULL || overload_writes(one);
+        writes = one == NULL || (overload_writes(one) && !lacks_out(one, kwnames));
         Py_XDECREF(one);
     }
     Py_XDECREF(names);
@@ -62,7 +88,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     cc_guard_add_check(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
     cc_vec_push(&rec->keep, Py_NewRef(f));
     const bool paused = cc_hook_pause(act->obs, true); /* both run Python code of torch */
-    const bool writes = op_writes(f);
+    const bool writes = op_writes(f, kwnames);
     PyObject *text = PyObject_Str(f);
     if (text == NULL) cc_raised_clear();
     cc_hook_pause(act->obs, paused);
@@ -86,17 +112,21 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     } else {
         /* Shapes may depend on data: a replay compares them with the recorded ones, provided that it can run again. */
         const bool checked = !writes && !rec->trace->impure && checkable(ev->result);
+        /* Without a result, an op of torch's own that writes nothing checks something (aten._assert_async); another
+         * library's may do anything. */
+        const bool none = ev->result == Py_None, effect = writes || none;
+        const bool checks = none && !writes && kernel == CC_KERNEL_C && strncmp(name, "aten", 4) == 0;
         const CcCallSpec spec = {.form = CC_F_CALL,
                                  .target = f,
                                  .kwnames = kwnames,
                                  .in = in,
                                  .n = n,
                                  .name = name,
-                                 .flags = writes ? CC_N_WRITES | CC_N_EFFECT : 0,
+                                 .flags = (writes ? CC_N_WRITES : 0u) | (effect ? CC_N_EFFECT : 0u),
                                  .dynamic = !checked,
                                  .kernel = kernel,
                                  .checked = checked};
-        (void)cc_node_add(rec, act, &spec, ev->result);
+        (void)(checks ? cc_node_check(rec, act, &spec) : cc_node_add(rec, act, &spec, ev->result));
         if (kernel == CC_KERNEL_PYTHON) cc_kernel_ran(rec, name);
     }
     Py_XDECREF(text);

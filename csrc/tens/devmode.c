@@ -68,15 +68,8 @@ bool cc_devmode_handles(PyFunctionObject *func) {
     return func->func_name == D.handler && find_class() && (PyObject *)func == D.function;
 }
 
-bool cc_devmode_traced(PyObject *tb) {
-    const PyTracebackObject *t = (PyTracebackObject *)tb;
-    for (; t != NULL; t = t->tb_next) {
-        PyCodeObject *code = PyFrame_GetCode(t->tb_frame);
-        const bool is = D.function != NULL && ((PyFunctionObject *)D.function)->func_code == (PyObject *)code;
-        Py_DECREF(code);
-        if (!is) return false;
-    }
-    return tb != NULL;
+bool cc_devmode_runs(PyCodeObject *code) {
+    return D.function != NULL && ((PyFunctionObject *)D.function)->func_code == (PyObject *)code;
 }
 
 PyObject *cc_devmode_call_without(PyObject *f, PyObject *const *in, size_t n, PyObject *kwnames) {

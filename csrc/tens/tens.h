@@ -119,7 +119,7 @@ const char *cc_mode_name(int row);    /* such as "GRAD"; NULL past the end */
 
 /* ---- devmode.c: the default device, which torch-function modes set ---- */
 bool cc_devmode_handles(PyFunctionObject *func); /* func is DeviceContext.__torch_function__ */
-bool cc_devmode_traced(PyObject *tb);            /* all frames of the traceback are that function's; tb may be NULL */
+bool cc_devmode_runs(PyCodeObject *code);        /* code is that function's */
 /* A call with all torch-function modes set aside. */
 CC_MUST CC_NEW PyObject *cc_devmode_call_without(PyObject *f, PyObject *const *in, size_t n, PyObject *kwnames);
 
@@ -166,6 +166,9 @@ bool cc_torch_computes(
     PyObject *name); /* ops of this name (interned) make tensors, write to none and draw no numbers */
 /* Whether one of the first two operands is a number or a tensor of floats: a division or a power computes with floats. */
 bool cc_torch_takes_float(PyObject *const *args, Py_ssize_t n);
+/* Are all frames of the traceback those of torch's methods that pass a call on to C: __call__ of the objects in torch.ops,
+ * DeviceContext.__torch_function__? tb may be NULL. */
+bool cc_torch_traced(PyObject *tb);
 
 /* ---- cast.c: parameters that autocast has cast in the current block ---- */
 typedef enum CcCastSeen {

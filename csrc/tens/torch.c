@@ -281,6 +281,24 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
     return out;
 }
 
+static bool is_call_of(PyTypeObject *type, PyCodeObject *code) {
+    PyObject *name = cc_obj_intern("__call__"), *call = type != NULL ? cc_type_lookup(type, name) : NULL;
+    Py_DECREF(name);
+    return call != NULL && PyFunction_Check(call) && ((PyFunctionObject *)call)->func_code == (PyObject *)code;
+}
+
+bool cc_torch_traced(PyObject *tb) {
+    const PyTracebackObject *t = (PyTracebackObject *)tb;
+    for (; t != NULL; t = t->tb_next) {
+        PyCodeObject *code = PyFrame_GetCode(t->tb_frame);
+        const bool passes_on = cc_devmode_runs(code) || is_call_of(cc_known_type(CC_KNOWN_OP_PACKET), code) ||
+                               is_call_of(cc_known_type(CC_KNOWN_OP_OVERLOAD), code);
+        Py_DECREF(code);
+        if (!passes_on) return false;
+    }
+    return tb != NULL;
+}
+
 /* ------------------------------------------------------------------ attributes */
 
 static bool bound_to(PyObject *value, PyObject *tensor) {
