@@ -136,7 +136,8 @@ static void hold(CcPacked *packed, CcPack *pack) {
 CcPack *cc_packed_find(CcPacked *packed, const void *from, uint64_t version, const CcPackForm *form) {
     pthread_mutex_lock(&packed->lock);
     CcPack *pack = packed->now;
-    if (pack && (pack->from != from || pack->version != version)) pack = NULL;
+    if (pack && (pack->from != from || pack->version != version || memcmp(&pack->form, form, sizeof *form) != 0))
+        pack = NULL;
     if (pack) atomic_fetch_add(&pack->readers, 1);
     pthread_mutex_unlock(&packed->lock);
     if (pack || !may_share(version)) return pack;

@@ -386,7 +386,8 @@ static int int_number(CcBuild *b, CcDtype dt, const CcOperand *o, int64_t v) {
 }
 
 static int float_number(CcBuild *b, CcDtype dt, const CcOperand *o) {
-    const double v = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
+    const double whole = dt == CC_DT_F32 && !computed(o) ? (double)(float)o->i : (double)o->i; /* rounded once */
+    const double v = o->kind == CC_IN_FLOAT ? o->f : whole;
     int64_t bits;
     memcpy(&bits, &v, sizeof bits);
     if (o->kind == CC_IN_NUMBER) return host_number(b, dt, o->value, NULL);

@@ -17,7 +17,10 @@ static bool read_scatter(const CcGraph *g, const CcNode *n, CcStore *s) {
 
 static bool read_index_add(const CcGraph *g, const CcNode *n, CcStore *s) {
     CcIn_index_add in;
-    if (!cc_in_index_add(g, n, &in) || (in.alpha.kind != CC_IN_INT && in.alpha.kind != CC_IN_FLOAT)) return false;
+    const int64_t exact = INT64_C(1) << 53; /* `scale` is a double */
+    if (!cc_in_index_add(g, n, &in) || (in.alpha.kind != CC_IN_INT && in.alpha.kind != CC_IN_FLOAT) ||
+        (in.alpha.kind == CC_IN_INT && (in.alpha.i > exact || in.alpha.i < -exact)))
+        return false;
     s->source = in.source;
     s->how = CC_PUT_SUM;
     s->scale = number_of(&in.alpha);

@@ -161,7 +161,8 @@ static bool read_whole(const CcIn_attention *in, CcDtype mask, const CcType *q, 
     if (in->enable_gqa.kind != CC_IN_BOOL && in->enable_gqa.kind != CC_IN_INT) return false;
     if (in->scale.kind == CC_IN_NONE) f->scale = (float)(1 / sqrt((double)q->size[q->ndim - 1]));
     else if (!number(&in->scale, &f->scale)) return false;
-    return !masked || !f->causal;
+    /* eager fills with -inf before it scales, which then gives NaN */
+    return !f->causal || (!masked && f->scale > 0);
 }
 
 /* Spelled-out attention: `fill` replaces the scores that a mask of bools selects. */

@@ -61,6 +61,7 @@ static bool same_steps(const CcLoop *loop, int a, int b) {
 /* May a kernel write the store over `input`? Only if each access of that input reads the very element that is
  * stored. */
 static bool can_overwrite(const CcLoop *loop, int store, int input) {
+    if (loop->access[store].offset) return false;
     for (int a = 0; a < loop->n_access; a++) {
         const CcLoopAccess *access = &loop->access[a];
         if (access->value == input &&

@@ -37,7 +37,7 @@ static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
     const double v = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
     const bool whole = o->kind != CC_IN_FLOAT || (v >= -9e15 && v <= 9e15 && v == (double)(int64_t)v);
     const int64_t i = o->kind == CC_IN_FLOAT ? (whole ? (int64_t)v : 0) : o->i;
-    const float f = (float)v;
+    const float f = o->kind == CC_IN_FLOAT ? (float)v : (float)o->i; /* rounded once */
     const int bits = 8 * cc_dtype_info(dt)->size;
     const char kind = cc_dtype_info(dt)->kind;
     if (o->kind != CC_IN_INT && o->kind != CC_IN_FLOAT && o->kind != CC_IN_BOOL) return false;
@@ -150,6 +150,12 @@ static bool read_more(const CcType *out, CcPutHow how, Scatter *s) {
            (!s->mean || neutral_element(CC_PUT_PROD, (CcDtype)out->dtype, s->one));
 }
 
+/* What a mask entry selects is one row in memory, since the kernel takes rows from the source one after the other. */
+static bool has_one_row(CcMove move) {
+    cc_move_plan(&move);
+    return move.ndim - move.rows <= 1;
+}
+
 static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     CcReach r;
     CcStore store;
@@ -187,6 +193,7 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
         if (store.how != CC_PUT_SET || (s->src >= 0 && cc_type_numel(&g->val.at[s->src].type) != 1)) return false;
     }
     s->move.packed = s->packed >= 0;
+    if (s->packed >= 0 && !has_one_row(s->move)) return false;
     s->may_fail = s->may_fail || s->packed >= 0;
     read_copy(x, out, s);
     if (s->src >= 0) s->src_at = cc_prim_base(g, &s->src);
