@@ -609,7 +609,10 @@ row("FM:scatter_reduce", *REDUCED, lambda m: A(m.t(5, 30), 0, m.idx(5, 40, 30), 
     lambda m: A(m.x(4), 0, m.idx(4, 3) + 4, m.x(3), "amax", include_self=False), kernels=13, **SUMS)
 row("FM:index_put", lambda m: A(m.t(4, 6), (torch.tensor([2, 0]),), m.t(6)), lambda m: A(m.x(4, 6), (m.idx(4, 3), m.idx(6, 3)), m.t(special=False), True), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t()), lambda m: A(m.t(4, 6), (m.mask(4),), m.t()), lambda m: A(m.t(4, 5, 6), (m.idx(4, 3, 1) - 4, m.idx(5, 2)), m.t(3, 2, 6)),
     lambda m: A(m.x(40, 5), (m.idx(40, 300),), m.x(300, 5), True), lambda m: A(m.t(4, 5, 6), (m.idx(4, 9), m.idx(5, 9), m.idx(6, 9, dtype=i32)), m.t(9)), lambda m: A(m.t(4, 6), (m.idx(4, 3).t(), m.idx(6, 1)), m.t(3)), lambda m: A(m.t(4, 6), (m.mask(4, 6),), m.t(24)), lambda m: A(m.t(4, 6), (m.idx(4, 3) + 4,), m.t(6)), kernels=8, **SUMS)
-row("FM:masked_scatter", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)), lambda m: A(m.t(4, 6), m.mask(4, 1), m.t(30)), lambda m: A(m.t(4, 6, 5), m.mask(6, 1), m.t(130)), lambda m: A(m.t(6, 4).t(), m.mask(6), m.t(4, 6)), lambda m: A(m.t(4, 6), m.mask(4, 6) | True, m.t(7)), kernels=4)
+# masks whose entries select rows that are not one piece of memory
+PACKED = [lambda m, shape=shape: A(m.t(5, 7, 6)[:, :3, 1:5], m.mask(*shape) | True, m.t(90)) for shape in ((), (1, 1), (3, 1), (5, 1, 1), (5, 3, 1))]
+PACKED += [lambda m: A(m.t(6, 4).t().clone(), m.mask() | True, m.t(24)), lambda m: A(m.t(6, 4, 5).permute(1, 0, 2).clone(), m.mask(4, 1, 1), m.t(120))]
+row("FM:masked_scatter", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)), lambda m: A(m.t(4, 6), m.mask(4, 1), m.t(30)), lambda m: A(m.t(4, 6, 5), m.mask(6, 1), m.t(130)), lambda m: A(m.t(6, 4).t(), m.mask(6), m.t(4, 6)), lambda m: A(m.t(4, 6), m.mask(4, 6) | True, m.t(7)), *PACKED, kernels=4)
 row("F:bucketize F:searchsorted", lambda m: A(m.x(9).sort()[0], m.x(9).sort()[0]), dtypes=(f32, i64))
 row("FM:select_scatter", lambda m: A(m.t(4, 6), m.t(6), 0, 1), lambda m: A(m.t(4, 5, 6), m.t(4, 6), 1, -2), lambda m: A(m.t(6, 4).t(), m.t(4), 1, 3), lambda m: A(m.t(4, 6), m.t(6), 0, 4), kernels=3)
 row("FM:slice_scatter", lambda m: A(m.t(4, 6), m.t(2, 6), 0, 1, 3), lambda m: A(m.t(4, 6), m.t(4, 3), 1, step=2), lambda m: A(m.t(4, 6), m.t(4, 2), -1, -2), lambda m: A(m.t(4, 6), m.t(0, 6), 0, 3, 1), lambda m: A(m.t(4, 6), m.t(3, 6), 0, 1, 3), kernels=4)
@@ -831,7 +834,7 @@ row("M:fill_", *(lambda m, c=c: A(c(m)[0][0], 2) for c in SELF), lambda m: A(m.t
 row("M:clamp_ M:clip_", lambda m: A(m.t(67), -1, 1), lambda m: A(m.t(5, 7).t(), min=0), lambda m: A(m.t(9), m.t(9), None))
 row("M:clamp_min_ M:clamp_max_", *INTO[:3])
 row("M:masked_fill_", lambda m: A(m.t(5, 13), m.mask(13), -inf), lambda m: A(m.t(13, 5).t(), m.mask(5, 1), 2))
-row("M:masked_scatter_", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)))
+row("M:masked_scatter_", lambda m: A(m.t(4, 6), m.mask(4, 6), m.t(24)), *PACKED)
 row("M:copy_", lambda m: A(m.t(4, 6), m.t(6)), lambda m: A(m.t(6, 4).t(), m.t(4, 6).to(m.other())))
 row("M:scatter_reduce_", *REDUCED[:4], **SUMS)
 row("M:lerp_ M:addcmul_ M:addcdiv_", lambda m: A(m.t(67), m.t(67), m.d(67)), **NEAR)

@@ -28,6 +28,27 @@ def tensor(dtype, *shape, seed=0):
     return x > 0 if dtype == torch.bool else x.to(dtype)
 
 
+LARGE = 2**60 + 2**36 + 1  # a tie of f32, if it is rounded to a double first
+
+
+@pytest.mark.parametrize("f", [lambda x: x + LARGE, lambda x: x * LARGE, lambda x: x.clamp(min=LARGE), lambda x: torch.where(x > 0, x, LARGE), lambda x: x.scatter(0, torch.tensor([0, 2]), LARGE), lambda x: torch.full_like(x, LARGE) - x, lambda x: x.index_fill(0, torch.tensor([1]), LARGE), lambda x: torch.addcmul(x, x, x, value=LARGE)])
+def test_integers_are_rounded_once(f):
+    x = torch.tensor([0.0, 1.0, 2.0])
+    fn = ccompile.compile(f)
+    for _ in range(3):
+        assert torch.equal(fn(x), f(x))
+
+
+@pytest.mark.parametrize("alpha", [2**53 + 1, -(2**60) - 1, 2**62 + 1, 7])
+def test_integers_of_index_add_are_exact(alpha):
+    def f(x, i):
+        return x.index_add(0, i, x[:2], alpha=alpha)
+
+    fn, x, i = ccompile.compile(f, options={"verify": False}), torch.tensor([3, 1, 0]), torch.tensor([2, 2])
+    for _ in range(3):
+        assert torch.equal(fn(x, i), f(x, i))
+
+
 def with_temperature(x, y, t):
     return torch.softmax(x / t, -1) * y
 

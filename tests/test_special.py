@@ -257,3 +257,16 @@ def test_shifts(dtype, name):
     if name in ("<<", ">>"):
         compiled = each(fn, "by each other", x, x.flip(0))
         assert "host" not in compiled_of(compiled).report()["entries"][0]["segments"][0]["plan_text"]
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_a_causal_mask_comes_before_the_scale(scale):
+    """-inf * 0 is NaN: eager's kernel of attention fills the scores before it scales them."""
+    q, k, v = torch.randn(3, 1, 2, 9, 8).unbind()
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+
+    fn = ccompile.compile(f, options={"verify": False})
+    for _ in range(3):
+        assert torch.equal(fn(q, k, v).isnan(), f(q, k, v).isnan())
