@@ -107,7 +107,7 @@ void cc_map_put(CcMap *map, const void *key, int64_t value); /* inserts or repla
 bool cc_map_remove(CcMap *map, const void *key);
 void cc_map_free(CcMap *map);
 
-uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed); /* FNV-1a over 64-bit words; keys structural caches */
+uint64_t cc_map_hash(const void *bytes, size_t n, uint64_t seed); /* over 64-bit words; keys structural caches */
 
 /* ---- sbuf.c: a growing string ---- */
 typedef struct CcSbuf {

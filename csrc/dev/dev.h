@@ -204,7 +204,7 @@ void cc_recur_back(const CcRecur *r, const CcRecurBack *call); /* any thread */
 /* ---- conv.c: 2-d convolutions, channels innermost; f32 ---- */
 typedef enum CcConvWay { CC_CONV_DIRECT, CC_CONV_DEPTHWISE, CC_CONV_WINOGRAD, CC_CONV_ONE } CcConvWay;
 /* Arrays of 2: rows, columns. src_stride: elements, [n, channel, row, column]. dst and the residual are dense with
- * channels innermost; with channels_first (WINOGRAD only) columns are innermost and there is no residual. The weights
+ * channels innermost; with channels_first (WINOGRAD, ONE) columns are innermost and there is no residual. The weights
  * of one output channel are dense, [in][tap], or [tap][in] if w_taps_first. DEPTHWISE: in == 1. ONE: out == 1, and
  * columns are innermost in src and dst; a depthwise convolution then counts as batch * channels inputs with `each`
  * weights. */

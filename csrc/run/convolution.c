@@ -52,7 +52,7 @@ static bool apart(const CcType *t) {
     return true;
 }
 
-/* The post-op of an activation; -1: oneDNN can't do it. */
+/* Describes an image or a result channels-last; -1: its elements share memory, or it is of no float dtype. */
 static int describe_image(const CcType *t, CcTensorDesc *d) {
     if (!apart(t)) return -1;
     *d = cc_prim_desc(t);
@@ -309,7 +309,7 @@ typedef struct Wish {
     bool any;      /* also where the rule says that oneDNN is faster */
 } Wish;
 
-/* Fills a CcConv from d, without post-ops. false: our own code can't do it. */
+/* Fills a CcConvShape from d, without post-ops. false: our own code can't do it. */
 static bool describe_image_call(const CcPrimDesc *d, const Wish *wish, CcConvShape *im) {
     const int dims = d->src.ndim - 2, extra = d->weights.ndim - d->src.ndim;
     const CcTensorDesc *w = &d->weights;

@@ -28,7 +28,7 @@ typedef enum CcStepKind { CC_STEP_HOST, CC_STEP_KERNEL, CC_STEP_PRIMITIVE } CcSt
 
 typedef struct CcStep {
     CcStepKind kind;
-    const int *node; /* nodes of this step, in program order; HOST: one. They are nodes of the rewritten graph; */
+    const int *node; /* nodes of this step, in program order; HOST: one. Nodes of the rewritten graph */
     int32_t n_node;
     int32_t host;               /* HOST: the node in the given graph */
     bool narrowed;              /* computes only a part of the recorded result */
@@ -209,9 +209,8 @@ bool cc_prim_cast_once(const CcGraph *g, int value, CcDtype to);
  * version. */
 void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights);
 const void *cc_prim_data(const CcHost *host, int value, int64_t offset); /* NULL for value -1 */
-/* The post-op of a unary op; -1: none. */
-bool cc_prim_binary(const CcGraph *g, const CcNode *n, CcIn_add *in); /* a + b (alpha 1) or a * b */
-int cc_prim_unary(const CcNode *n);
+bool cc_prim_binary(const CcGraph *g, const CcNode *n, CcIn_add *in);    /* a + b (alpha 1) or a * b */
+int cc_prim_unary(const CcNode *n);                                      /* the post-op of a unary op; -1: none */
 
 /* product.c: is this product faster with its result transposed (pass/transpose.c)? */
 bool cc_product_gains_transposed(const CcGraph *g, int node);
@@ -339,8 +338,8 @@ void cc_plan_clear(CcPlan *plan); /* removes all steps */
 void cc_plan_ops_text(const CcPlan *plan, int step, CcSbuf *out);
 /* made[value]: it exists outside its step (an output, or read by another step). */
 void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *made, int *step_of);
-/* Fills plan->drop and the steps' drop lists from the last uses, in step order. */
 CC_MUST int cc_plan_apart(CcPlan *plan, const CcGraph *g, CcErr *err); /* fills plan->range and plan->apart */
+/* Fills plan->drop and the steps' drop lists from the last uses, in step order. */
 CC_MUST int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *err);
 
 /* memory.c */
