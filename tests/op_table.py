@@ -704,7 +704,7 @@ row("N:avg_pool2d P:avg_pool2d", lambda m: A(m.x(2, 4, 9, 8), 2), lambda m: A(cl
 row("P:avg_pool1d F:avg_pool1d", lambda m: A(m.x(2, 4, 9), 2), lambda m: A(m.x(4, 9), 3, 1, 1), **POOL)
 row("N:avg_pool3d P:avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
 row("N:adaptive_avg_pool2d P:adaptive_avg_pool2d", lambda m: A(m.x(2, 4, 9, 8), (1, 1)), lambda m: A(m.x(2, 4, 9, 8), (3, 5)), lambda m: A(cl(m.x(2, 4, 9, 8)), (1, 1)), lambda m: A(cl(m.x(2, 4, 9, 8)), (2, 3)), lambda m: A(m.x(4, 9, 8), (1, 8)), lambda m: A(cl(m.x(1, 70, 7, 6)), (2, 5)), lambda m: A(cl(m.x(2, 3, 9, 40)), (4, 20)), lambda m: A(m.x(2, 24, 7, 7), 1), **POOL)
-row("P:adaptive_avg_pool1d F:adaptive_avg_pool1d", lambda m: A(m.x(2, 4, 9), 1), lambda m: A(m.x(2, 4, 9), 4), **POOL)
+row("P:adaptive_avg_pool1d F:adaptive_avg_pool1d", lambda m: A(m.x(2, 4, 9), 1), lambda m: A(m.x(2, 4, 9), 4), lambda m: A(m.x(1, 1, 200003), 16000), **POOL)
 row("N:adaptive_avg_pool3d P:adaptive_avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
 row("P:adaptive_max_pool1d", lambda m: A(m.x(2, 4, 9), 4), dtypes=FLOATS[:2])
 row("P:adaptive_max_pool2d", lambda m: A(m.x(2, 4, 9, 8), 3), lambda m: A(m.t(2, 24, 7, 7), 1), lambda m: A(m.x(2, 4, 9, 8), (2, None), True), dtypes=FLOATS[:2])
@@ -754,6 +754,7 @@ row("N:_upsample_nearest_exact2d N:upsample_nearest2d", *resampled(2, 3, 5, 4), 
 row("N:_upsample_nearest_exact3d N:upsample_nearest3d", *resampled(2, 3, 4, 5, 3), kernels=8, dtypes=FLOATS)
 row("P:interpolate", *(lambda m, k=k: A(m.x(2, 17, 5, 4), **k) for k in ({"scale_factor": 1.7, "mode": "bilinear"}, {"scale_factor": 1.7, "mode": "bilinear", "recompute_scale_factor": True}, {"size": 9, "mode": "bicubic", "align_corners": True},
     {"scale_factor": 2.3}, {"size": (9, 3), "mode": "nearest-exact"}, {"size": (3, 2), "mode": "area"})), kernels=6, **POOL)
+row("P:interpolate", *(lambda m, s=s, f=f, k=k: A(f(m.x(*s)), scale_factor=k) for k in (1.05, 2.05) for s, f in (((1, 3, 10), torch.clone), ((1, 3, 10, 10), torch.clone), ((1, 1, 10, 200), torch.clone), ((1, 4, 10, 200), cl), ((1, 3, 5, 5, 10), cl), ((1, 4, 5, 5, 10), cl))), dtypes=FLOATS)
 row("P:upsample", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), **POOL)
 row("P:grid_sample", lambda m: A(m.x(1, 3, 5, 4), m.x(1, 6, 7, 2), align_corners=False), dtypes=FLOATS[:2], **SUMS)
 row("P:affine_grid", lambda m: A(m.x(1, 2, 3), (1, 3, 4, 5), align_corners=False), dtypes=FLOATS[:2], **SUMS)
