@@ -30,6 +30,10 @@ class Own:
     def setitem(tensor, index, value):
         tensor[index] = value
 
+    def doubled(tensor, dtype):
+        """Through f64, which holds each int32 but not each int64."""
+        return tensor.double().to(dtype)
+
     def delayed(tensor, index, value):
         """A view written through after its base was read."""
         view, read = tensor[index], tensor * 2
@@ -374,6 +378,8 @@ row("F:feature_dropout", lambda m: A(m.t(4, 5, 2, 2), 0.5, False), lambda m: A(m
 
 # ---- casts, copies, factories -------------------------------------------------------------------------------------------
 row("M:float M:double M:half M:bfloat16 M:int M:long M:short M:char M:byte M:bool", *unary("x"))
+row("X:doubled", *(lambda m, to=to: A(m.w(99), to) for to in (i32, i16, i8, u8, i64)), dtypes=(i64, i32), kernels=5)
+row("M:to", *(lambda m, to=to: A((m.t(99, dtype=f64) + 2.0**40).floor().to(m.dtype), to) for to in (u8, i32, i16, i8)), dtypes=(f64, f32), kernels=4)
 row("M:to", *(lambda m, d=d: A(m.x(23), d) for d in FLOATS + INTS), lambda m: A(m.t(5, 7).t(), f64), lambda m: A(m.t(3), "cpu", f16),
     lambda m: A(cl(m.t(2, 5, 3, 4)), dtype=f64), lambda m: A(m.t(23), m.dtype, copy=True), lambda m: A(m.t(5), m.t(5, dtype=f16)),
     lambda m: A(m.t(2, 5, 3, 4), bf16, memory_format=torch.channels_last), lambda m: A(m.t(4, 1).expand(4, 3), f16), lambda m: A(m.t(3), "cpu"))
