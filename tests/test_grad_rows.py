@@ -71,6 +71,9 @@ def reductions():
         for op in ("dot", "vecdot"):
             yield op, lambda x, y, _, d=d: (x * y).sum(d, True), ("t", "t", dims)
         yield "batch_mean", lambda x, _, d=d: x.mean(d, True), ("t", dims)
+    for fn, op in ((torch.max, "amax"), (torch.min, "amin")):
+        for kind in "tf":   # with NaNs and without
+            yield op, lambda x, *_, f=fn: f(x), (kind, 3, 1)
     yield "dist", lambda x, y, _: torch.dist(x, y), ("t", "t", 3)
     for op, p in (("pairwise_distance", 2.0), ("pairwise_l1", 1.0)):
         yield op, lambda x, y, e, _, p=p: F.pairwise_distance(x, y, p, e, True), ("t", "t", 1e-3, 1)
