@@ -512,6 +512,16 @@ def test_half_with_a_number_first(name):
                 Compare().go(fn(x), compiled(x))
 
 
+@pytest.mark.parametrize("values", [[300.0, 300.0, 0.001, 0.001], [0.97 + i % 7 * 0.01 for i in range(300)]])
+def test_half_products(values):
+    """torch rounds after each factor."""
+    for dtype, d in itertools.product((bf16, f16), (None, 0)):
+        compiled, x = ccompile.compile(lambda x: (x.prod() if d is None else x.prod(d)) * 2), torch.tensor(values, dtype=dtype)  # noqa: B023
+        with verified():
+            for _ in range(3):
+                Compare().go((x.prod() if d is None else x.prod(d)) * 2, compiled(x))
+
+
 @pytest.mark.parametrize("fn", [torch.sum, torch.mean, torch.nansum])
 def test_the_dtype_of_a_sum(fn):
     for dtype, x in itertools.product((bf16, f16), (torch.tensor([[70000.0, -69000.0]]), torch.tensor([[100001, -100000]]))):

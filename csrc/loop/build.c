@@ -554,6 +554,8 @@ static int lower_node(CcBuild *b, int node) {
     }
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER) return cc_build_refuse(b, "no expression or no dtype");
     if (cc_op_marks((CcOpId)n->op, '!') && !all_of(b, n, out)) return cc_build_refuse(b, "operands of another dtype");
+    if (strchr(cc_op_info((CcOpId)n->op)->promote, '-') && is_half(dt))
+        return cc_build_refuse(b, "half precision that eager rounds");
     if (reduces && !plain_operands(b, n, e, out)) return cc_build_refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
         return cc_build_refuse(b, "bits of a float");
