@@ -238,6 +238,8 @@ EDGES = {  # function, its operand, the gradient of its result: where torch's fo
     "std of one": (lambda x: x.std(), [1.0], 1),
     "var": (lambda x: x.var(correction=2), [1.0, 2.0], 1),
     "std_mean": (lambda x: sum(torch.std_mean(x, correction=3)), [1.0, 2.0], 1),
+    "clamp": (lambda x: x[0].clamp(x[1], x[2]).sum(), [[0.0, 0.0, 0.0, NAN], [INF, 1.0, NAN, 1.0], [INF, NAN, 2.0, 2.0]], 1),
+    "clamp to a minimum": (lambda x: x[0].clamp(min=x[1]).sum(), [[0.0, 0.0, 0.0, NAN], [INF, 1.0, NAN, 1.0]], 1),
     "xlogy": (lambda x: torch.xlogy(x, NAN), [0.0, 1.0], 1),
     "xlog1py": (lambda x: torch.special.xlog1py(x, NAN), [0.0, 1.0], 1),
 }
