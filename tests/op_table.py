@@ -30,6 +30,10 @@ class Own:
     def setitem(tensor, index, value):
         tensor[index] = value
 
+    def doubled(tensor, dtype):
+        """Through f64, which holds each int32 but not each int64."""
+        return tensor.double().to(dtype)
+
     def delayed(tensor, index, value):
         """A view written through after its base was read."""
         view, read = tensor[index], tensor * 2
@@ -374,6 +378,8 @@ row("F:feature_dropout", lambda m: A(m.t(4, 5, 2, 2), 0.5, False), lambda m: A(m
 
 # ---- casts, copies, factories -------------------------------------------------------------------------------------------
 row("M:float M:double M:half M:bfloat16 M:int M:long M:short M:char M:byte M:bool", *unary("x"))
+row("X:doubled", *(lambda m, to=to: A(m.w(99), to) for to in (i32, i16, i8, u8, i64)), dtypes=(i64, i32), kernels=5)
+row("M:to", *(lambda m, to=to: A((m.t(99, dtype=f64) + 2.0**40).floor().to(m.dtype), to) for to in (u8, i32, i16, i8)), dtypes=(f64, f32), kernels=4)
 row("M:to", *(lambda m, d=d: A(m.x(23), d) for d in FLOATS + INTS), lambda m: A(m.t(5, 7).t(), f64), lambda m: A(m.t(3), "cpu", f16),
     lambda m: A(cl(m.t(2, 5, 3, 4)), dtype=f64), lambda m: A(m.t(23), m.dtype, copy=True), lambda m: A(m.t(5), m.t(5, dtype=f16)),
     lambda m: A(m.t(2, 5, 3, 4), bf16, memory_format=torch.channels_last), lambda m: A(m.t(4, 1).expand(4, 3), f16), lambda m: A(m.t(3), "cpu"))
@@ -707,7 +713,7 @@ row("N:avg_pool2d P:avg_pool2d", lambda m: A(m.x(2, 4, 9, 8), 2), lambda m: A(cl
 row("P:avg_pool1d F:avg_pool1d", lambda m: A(m.x(2, 4, 9), 2), lambda m: A(m.x(4, 9), 3, 1, 1), **POOL)
 row("N:avg_pool3d P:avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
 row("N:adaptive_avg_pool2d P:adaptive_avg_pool2d", lambda m: A(m.x(2, 4, 9, 8), (1, 1)), lambda m: A(m.x(2, 4, 9, 8), (3, 5)), lambda m: A(cl(m.x(2, 4, 9, 8)), (1, 1)), lambda m: A(cl(m.x(2, 4, 9, 8)), (2, 3)), lambda m: A(m.x(4, 9, 8), (1, 8)), lambda m: A(cl(m.x(1, 70, 7, 6)), (2, 5)), lambda m: A(cl(m.x(2, 3, 9, 40)), (4, 20)), lambda m: A(m.x(2, 24, 7, 7), 1), **POOL)
-row("P:adaptive_avg_pool1d F:adaptive_avg_pool1d", lambda m: A(m.x(2, 4, 9), 1), lambda m: A(m.x(2, 4, 9), 4), **POOL)
+row("P:adaptive_avg_pool1d F:adaptive_avg_pool1d", lambda m: A(m.x(2, 4, 9), 1), lambda m: A(m.x(2, 4, 9), 4), lambda m: A(m.x(1, 1, 200003), 16000), **POOL)
 row("N:adaptive_avg_pool3d P:adaptive_avg_pool3d", lambda m: A(m.x(1, 2, 5, 4, 6), 2), **POOL)
 row("P:adaptive_max_pool1d", lambda m: A(m.x(2, 4, 9), 4), dtypes=FLOATS[:2])
 row("P:adaptive_max_pool2d", lambda m: A(m.x(2, 4, 9, 8), 3), lambda m: A(m.t(2, 24, 7, 7), 1), lambda m: A(m.x(2, 4, 9, 8), (2, None), True), dtypes=FLOATS[:2])
@@ -757,6 +763,7 @@ row("N:_upsample_nearest_exact2d N:upsample_nearest2d", *resampled(2, 3, 5, 4), 
 row("N:_upsample_nearest_exact3d N:upsample_nearest3d", *resampled(2, 3, 4, 5, 3), kernels=8, dtypes=FLOATS)
 row("P:interpolate", *(lambda m, k=k: A(m.x(2, 17, 5, 4), **k) for k in ({"scale_factor": 1.7, "mode": "bilinear"}, {"scale_factor": 1.7, "mode": "bilinear", "recompute_scale_factor": True}, {"size": 9, "mode": "bicubic", "align_corners": True},
     {"scale_factor": 2.3}, {"size": (9, 3), "mode": "nearest-exact"}, {"size": (3, 2), "mode": "area"})), kernels=6, **POOL)
+row("P:interpolate", *(lambda m, s=s, f=f, k=k: A(f(m.x(*s)), scale_factor=k) for k in (1.05, 2.05) for s, f in (((1, 3, 10), torch.clone), ((1, 3, 10, 10), torch.clone), ((1, 1, 10, 200), torch.clone), ((1, 4, 10, 200), cl), ((1, 3, 5, 5, 10), cl), ((1, 4, 5, 5, 10), cl))), dtypes=FLOATS)
 row("P:upsample", lambda m: A(m.x(1, 3, 5, 4), scale_factor=2), **POOL)
 row("P:grid_sample", lambda m: A(m.x(1, 3, 5, 4), m.x(1, 6, 7, 2), align_corners=False), dtypes=FLOATS[:2], **SUMS)
 row("P:affine_grid", lambda m: A(m.x(1, 2, 3), (1, 3, 4, 5), align_corners=False), dtypes=FLOATS[:2], **SUMS)

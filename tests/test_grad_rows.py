@@ -29,6 +29,7 @@ WITHOUT = {
     ("running", 1): "running statistics have no gradient",
     ("nll_whole", 2): "nll_loss, which eager calls as well, has no derivative for weights",
     ("nll_mean", 4): "nll_loss has no derivative for weights",
+    **{(op, 0): "a rule of grad/rules.c" for op in ("cast", "cast_like", "copy")},
 }
 # Eager has an error of its own: it cancels; of celu it takes 1 / alpha in float.
 LOSE = {"sinc": 1000, "celu": 1e9}
@@ -71,6 +72,9 @@ def reductions():
         for op in ("dot", "vecdot"):
             yield op, lambda x, y, _, d=d: (x * y).sum(d, True), ("t", "t", dims)
         yield "batch_mean", lambda x, _, d=d: x.mean(d, True), ("t", dims)
+    for fn, op in ((torch.max, "amax"), (torch.min, "amin")):
+        for kind in "tf":   # with NaNs and without
+            yield op, lambda x, *_, f=fn: f(x), (kind, 3, 1)
     yield "dist", lambda x, y, _: torch.dist(x, y), ("t", "t", 3)
     for op, p in (("pairwise_distance", 2.0), ("pairwise_l1", 1.0)):
         yield op, lambda x, y, e, _, p=p: F.pairwise_distance(x, y, p, e, True), ("t", "t", 1e-3, 1)
@@ -239,6 +243,7 @@ NO_DERIVATIVE = {
     **dict.fromkeys("so_far_max so_far_min".split(), "scatters, with the indices of cummax"),
     **dict.fromkeys("cumsum cumprod logcumsumexp".split(), "scans from the other end"),
     "running": "running statistics have no gradient",
+    **dict.fromkeys("cast cast_like copy".split(), "a rule of grad/rules.c"),
     **dict.fromkeys("batch_dx batch_dw".split(), "a derivative itself"),
 }
 
@@ -256,4 +261,4 @@ def test_each_derivative_is_tested(lib):
     tested = {f"{p.values[0]}_grad_{'abcdefghij'[p.values[3]]}" for p in rows()}
     names = {lib.t_op(i).contents.name.decode() for i in range(1, lib.t_op_rows())}
     untested = {n for n in names if "_grad_" in n} - tested
-    assert untested <= {"cast_grad_a", "cast_like_grad_a", "dropped_grad_a"}, untested  # the last: test_training.py
+    assert untested <= {"dropped_grad_a"}, untested  # test_training.py

@@ -4,6 +4,8 @@ The rows are in op_table.py. All good cases of a row run in one compiled functio
 values of equal types; what eager refuses has to be refused with the same error."""
 
 import contextlib
+import itertools
+import operator
 import re
 import warnings
 
@@ -482,11 +484,51 @@ def test_aliasing(fn, shapes, dtype):
 
 @pytest.mark.parametrize("fn", [torch.mul, torch.div, torch.floor_divide])
 def test_half_with_wide_scalar_tensor(fn):
-    for dtype in (bf16, f16):
-        compiled, x, number = ccompile.compile(lambda a, b: fn(a, b)), Maker(dtype, 1).x(999), torch.tensor(0.37)
+    for dtype, number in itertools.product((bf16, f16), (torch.tensor(0.37), torch.tensor(100001), torch.tensor([100001]))):
+        compiled, x = ccompile.compile(lambda a, b: fn(a, b)), Maker(dtype, 1).x(999)
         with verified():
             for _ in range(2):
                 Compare().go(fn(x, number), compiled(x, number))
+
+
+HALF_NUMBERS = {
+    "7.3 // x": lambda x: 7.3 // x,
+    "floor_divide": lambda x: torch.floor_divide(7.3, x),
+    "7.3 * x": lambda x: 7.3 * x,
+    "mul": lambda x: torch.mul(7.3, x),
+    "operator": lambda x: operator.mul(7.3, x),
+    "__rmul__": lambda x: x.__rmul__(7.3),
+}
+
+
+@pytest.mark.parametrize("name", HALF_NUMBERS)
+def test_half_with_a_number_first(name):
+    """torch rounds the number to the half type, unless Python has put it behind the tensor."""
+    fn = HALF_NUMBERS[name]
+    for dtype in (bf16, f16):
+        compiled, x = ccompile.compile(lambda x: fn(x)), Maker(dtype, 1).d(999)
+        with verified():
+            for _ in range(2):
+                Compare().go(fn(x), compiled(x))
+
+
+@pytest.mark.parametrize("values", [[300.0, 300.0, 0.001, 0.001], [0.97 + i % 7 * 0.01 for i in range(300)]])
+def test_half_products(values):
+    """torch rounds after each factor."""
+    for dtype, d in itertools.product((bf16, f16), (None, 0)):
+        compiled, x = ccompile.compile(lambda x: (x.prod() if d is None else x.prod(d)) * 2), torch.tensor(values, dtype=dtype)  # noqa: B023
+        with verified():
+            for _ in range(3):
+                Compare().go((x.prod() if d is None else x.prod(d)) * 2, compiled(x))
+
+
+@pytest.mark.parametrize("fn", [torch.sum, torch.mean, torch.nansum])
+def test_the_dtype_of_a_sum(fn):
+    for dtype, x in itertools.product((bf16, f16), (torch.tensor([[70000.0, -69000.0]]), torch.tensor([[100001, -100000]]))):
+        compiled = ccompile.compile(lambda x: fn(x, 1, dtype=dtype))  # noqa: B023
+        with verified():
+            for _ in range(2):
+                Compare().go(fn(x, 1, dtype=dtype), compiled(x))
 
 
 # ---- what counts and what indexes, by every back-end -----------------------------------------------------------------

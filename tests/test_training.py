@@ -728,6 +728,7 @@ REFUSED = {
     "operator": lambda x, w: x // 2,
     "operator_of_a_number": lambda x, w: 3 // (x.abs() + 1),
     "floor_divide": lambda x, w: torch.floor_divide(x, w),
+    "remainder_of_a_number": lambda x, w: 7.5 % (x.abs() + 1),
     "div_floor": lambda x, w: torch.div(x, w, rounding_mode="floor"),
     "div_trunc": lambda x, w: x.divide(2, rounding_mode="trunc"),
     "heaviside": lambda x, w: torch.heaviside(x, w),

@@ -219,3 +219,42 @@ def test_a_layer_and_its_loss_are_a_stage(name):
     w = torch.randn(6, 6).requires_grad_()
     report = str(ccompile.explain(lambda x: HEADS[name](F.linear(x, w)), torch.randn(4, 6)))
     assert "stage 0 backward" in report and not re.search("through torch.*linear", report), report
+
+
+NAN, INF = float("nan"), float("inf")
+EDGES = {  # function, its operand, the gradient of its result: where torch's formulas differ from the usual ones
+    "max": (lambda x: x.max(), [1.0, NAN, 3.0, NAN], 1),
+    "min": (lambda x: x.min(), [1.0, NAN, 3.0], 2),
+    "max of ties": (lambda x: torch.max(x), [3.0, 1.0, 3.0], 2),
+    "amax": (lambda x: x.amax(), [1.0, NAN, 3.0], 1),
+    "lerp": (lambda x: torch.lerp(x, x * x, 0.999999), [1e-7, 1.0, 2.0], 1),
+    "lerp of one operand": (lambda x: torch.lerp(x, x.detach(), 0.99999), [0.5, 1.0, 2.0], 1),
+    "prod": (lambda x: x.prod(1), [[1e30, 1e8, 1.0]], 1e5),
+    "prod of all": (lambda x: x.prod(), [1e30, 1e8, 1.0], 1e5),
+    "norm of order 0": (lambda x: torch.linalg.vector_norm(x, 0, dim=1), [[1.0, 0.0, 2.0]], 1),
+    "norm of order 0 and 2": (lambda x: torch.linalg.vector_norm(x, 0, dim=1) * torch.linalg.vector_norm(x, 2, dim=1), [[1.0, 0.0, 2.0]], 1),
+    "std": (lambda x: x.std(correction=3), [1.0, 2.0], 1),
+    "std of rows": (lambda x: x.std(0, correction=3), [1.0, 2.0], 1),
+    "std of one": (lambda x: x.std(), [1.0], 1),
+    "var": (lambda x: x.var(correction=2), [1.0, 2.0], 1),
+    "std_mean": (lambda x: sum(torch.std_mean(x, correction=3)), [1.0, 2.0], 1),
+    "clamp": (lambda x: x[0].clamp(x[1], x[2]).sum(), [[0.0, 0.0, 0.0, NAN], [INF, 1.0, NAN, 1.0], [INF, NAN, 2.0, 2.0]], 1),
+    "clamp to a minimum": (lambda x: x[0].clamp(min=x[1]).sum(), [[0.0, 0.0, 0.0, NAN], [INF, 1.0, NAN, 1.0]], 1),
+    "xlogy": (lambda x: torch.xlogy(x, NAN), [0.0, 1.0], 1),
+    "xlog1py": (lambda x: torch.special.xlog1py(x, NAN), [0.0, 1.0], 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name):
+    fn, values, grad = EDGES[name]
+    compiled, seen = ccompile.compile(lambda x: fn(x * 2) * 0.5), []
+    for f in (lambda x: fn(x * 2) * 0.5, compiled, compiled, compiled):
+        x = torch.tensor(values, requires_grad=True)
+        y = f(x)
+        y.backward(torch.full_like(y, grad))
+        seen.append(x.grad)
+    for got in seen[1:]:
+        assert (got is None) == (seen[0] is None)
+        torch.testing.assert_close(got, seen[0], rtol=1e-6, atol=0, equal_nan=True)

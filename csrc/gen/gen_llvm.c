@@ -179,6 +179,13 @@ static void truncate_to_bfloat(CcEmit *e, const CcRef x, CcRef out) {
     cc_emit_op(e, out, "trunc %s %s to %s", i, u, cc_emit_type(e, CC_DT_I16));
 }
 
+/* LLVM takes a number out of range for impossible, and turns int64 -> f64 -> int32 into a truncation. It does not look
+ * through this. */
+static void fence(CcEmit *e, CcDtype dt, const CcRef x, CcRef out) {
+    if (dt == CC_DT_F64) cc_emit_intrinsic(e, "arithmetic.fence", dt, 1, (const CcRef *)x, out);
+    else memmove(out, x, sizeof(CcRef));
+}
+
 static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
     const CcDtypeInfo *f = cc_dtype_info(from), *t = cc_dtype_info(to);
     const char *ft = cc_emit_type(e, from), *tt = cc_emit_type(e, to);
@@ -192,10 +199,16 @@ static int cast(CcEmit *e, CcDtype from, CcDtype to, const CcRef x, CcRef out) {
     else if (to == CC_DT_BOOL && from_float) cc_emit_op(e, out, "fcmp une %s %s, zeroinitializer", ft, x);
     else if (to == CC_DT_BOOL) cc_emit_op(e, out, "icmp ne %s %s, zeroinitializer", ft, x);
     else if (to_float) cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sitofp" : "uitofp", ft, x, tt);
-    else if (from_float && t->size >= 4) cc_emit_op(e, out, "fptosi %s %s to %s", ft, x, tt);
-    else if (from_float) { /* to small integers via i32, as eager's vector code */ CcRef wide;
-        cc_emit_op(e, wide, "fptosi %s %s to %s", ft, x, cc_emit_type(e, CC_DT_I32));
-        cc_emit_op(e, out, "trunc %s %s to %s", cc_emit_type(e, CC_DT_I32), wide, tt);
+    else if (from_float && t->size >= 4) {
+        CcRef own;
+        fence(e, from, x, own);
+        cc_emit_op(e, out, "fptosi %s %s to %s", ft, own, tt);
+    } else if (from_float) { /* to small integers via i32, as eager's vector code; to u8 via i64 (c10's TypeCast.h) */
+        const char *wt = cc_emit_type(e, from == CC_DT_F64 && to == CC_DT_U8 ? CC_DT_I64 : CC_DT_I32);
+        CcRef own, wide;
+        fence(e, from, x, own);
+        cc_emit_op(e, wide, "fptosi %s %s to %s", ft, own, wt);
+        cc_emit_op(e, out, "trunc %s %s to %s", wt, wide, tt);
     } else if (f->size == t->size && from != CC_DT_BOOL) memmove(out, x, sizeof(CcRef)); /* u8 and i8 */
     else if (f->size > t->size) cc_emit_op(e, out, "trunc %s %s to %s", ft, x, tt);
     else cc_emit_op(e, out, "%s %s %s to %s", f->kind == 'i' ? "sext" : "zext", ft, x, tt);

@@ -135,8 +135,10 @@ static void put(const CcKernelArg *arg, int access, const CcLoopAccess *info, in
     }
 }
 
-static int64_t truncated(double v) { /* as cvttsd2si: out-of-range values become INT64_MIN */
-    return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN;
+/* As cvttsd2si: out-of-range values become INT64_MIN or, on the way through int32, INT32_MIN (gen_llvm.c: cast). */
+static int64_t truncated(CcDtype to, double v) {
+    const double most = to == CC_DT_I64 || to == CC_DT_U8 ? 0x1p63 : 0x1p31;
+    return (int64_t)(trunc(v) >= -most && v < most ? v : -most);
 }
 
 static void convert(CcDtype from, CcDtype to, const Cell *in, Cell *out, int n) {
@@ -144,7 +146,7 @@ static void convert(CcDtype from, CcDtype to, const Cell *in, Cell *out, int n) 
         const char s = type_of(from), t = type_of(to);
         const double v = s == 's' ? (double)in[k].f : s == 'd' ? in[k].d : 0;
         if (to == CC_DT_BOOL) out[k].i = s == 'i' ? in[k].i != 0 : v != 0;
-        else if (t == 'i') out[k].i = wrap(to, s == 'i' ? in[k].i : truncated(v));
+        else if (t == 'i') out[k].i = wrap(to, s == 'i' ? in[k].i : truncated(to, v));
         else if (t == 'd') out[k].d = s == 'i' ? (double)in[k].i : v;
         else if (to == CC_DT_BF16 || to == CC_DT_F16) out[k].f = cc_dtype_widen(to, cc_dtype_narrow(to, in[k].f));
         else out[k].f = s == 'i' ? (float)in[k].i : s == 's' ? in[k].f : (float)v;

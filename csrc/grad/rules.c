@@ -3,6 +3,7 @@
  *
  * A gradient has the shape and dtype of its value, and any strides. An operand that was broadcast gets the sum over the
  * dims in which it was. */
+#include <math.h>
 #include "grad_int.h"
 
 /* ------------------------------------------------------------------ derivative rows */
@@ -79,6 +80,44 @@ static bool rows(Adjoint *a, const CcNode *n) {
     for (int i = 0; i < n->n_in; i++)
         if (wants(a, *cc_graph_operand(a->g, n, i)) && !row_of_operand(a, n, i, dims)) return false;
     return true;
+}
+
+static int scaled(Adjoint *a, int v, CcOperand by) {
+    const CcType t = cc_adjoint_dense(type_of(a, v));
+    return number_of(&by) == 1 && by.kind != CC_IN_NUMBER ? v : emit(a, CC_OP_mul, &t, value_of(v), by);
+}
+
+/* Does torch compute this derivative in another way than the op's row, or not at all? */
+static bool is_torchs(const Adjoint *a, const CcNode *n) {
+    const CcOperand *second = n->n_in > 1 ? cc_graph_operand(a->g, n, 1) : NULL,
+                    *third = n->n_in > 2 ? cc_graph_operand(a->g, n, 2) : NULL;
+    switch (n->op) {
+    case CC_OP_remainder: return cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE;
+    case CC_OP_xlogy:
+    case CC_OP_xlog1py: return second && second->kind == CC_IN_FLOAT && isnan(second->f);
+    case CC_OP_var:
+    case CC_OP_std: /* no degrees of freedom are left */
+        return cc_op_count(a->g, n) <= (third && third->kind != CC_IN_NONE ? number_of(third) : 1);
+    default: return false;
+    }
+}
+
+/* torch computes 1 - weight in double if the weight is a number. */
+static bool lerp(Adjoint *a, const CcNode *n) {
+    const CcOperand from = *cc_graph_operand(a->g, n, 0), to = *cc_graph_operand(a->g, n, 1),
+                    weight = *cc_graph_operand(a->g, n, 2);
+    const int g = a->grad[n->out0];
+    if (weight.kind == CC_IN_VALUE) return rows(a, n);
+    if (weight.kind == CC_IN_NUMBER || weight.value > 0) return false; /* it changes from call to call */
+    if (wants(a, from)) cc_adjoint_add_summed(a, from.value, scaled(a, g, float_of(1 - number_of(&weight))));
+    if (wants(a, to)) cc_adjoint_add_summed(a, to.value, scaled(a, g, weight));
+    return true;
+}
+
+/* The norm of order 0 counts elements; its operand has no gradient, not even zeros. */
+static bool norm(Adjoint *a, const CcNode *n) {
+    const CcOperand order = *cc_graph_operand(a->g, n, 1);
+    return (order.kind != CC_IN_NUMBER && number_of(&order) == 0) || rows(a, n);
 }
 
 /* ------------------------------------------------------------------ views and joins of the forward */
@@ -354,11 +393,6 @@ static bool addmm(Adjoint *a, const CcNode *n) {
     return products(a, a->grad[n->out0], in.a.value, in.b.value);
 }
 
-static int scaled(Adjoint *a, int v, CcOperand by) {
-    const CcType t = cc_adjoint_dense(type_of(a, v));
-    return number_of(&by) == 1 && by.kind != CC_IN_NUMBER ? v : emit(a, CC_OP_mul, &t, value_of(v), by);
-}
-
 /* u [m], v [n]: u[:, None] * v */
 static bool outer_of(Adjoint *a, int g, int u, int v) {
     if (type_of(a, u)->dtype != type_of(a, g)->dtype || type_of(a, v)->dtype != type_of(a, g)->dtype) return false;
@@ -462,7 +496,10 @@ static bool embedding(Adjoint *a, const CcNode *n) {
 
 static bool apply(Adjoint *a, const CcNode *n) {
     const int x = cc_graph_source(a->g, n);
+    if (is_torchs(a, n)) return false;
     switch (n->op) {
+    case CC_OP_lerp: return lerp(a, n);
+    case CC_OP_norm: return norm(a, n);
     case CC_OP_linear: return linear(a, n);
     case CC_OP_matmul:
     case CC_OP_mm:

@@ -22,7 +22,7 @@ typedef struct CcDtypeInfo {
     const char *name;       /* "f32" */
     const char *torch_name; /* "float32" */
     uint8_t size;           /* bytes of an element */
-    char kind;              /* 'f' float, 'i' signed, 'u' unsigned, 'b' bool, 'c' complex, '?' other */
+    char kind;              /* 'f' float, 'i' signed, 'u' unsigned, 'b' bool, '?' other */
     uint8_t dl_code, dl_bits;
 } CcDtypeInfo;
 const CcDtypeInfo *cc_dtype_info(CcDtype dt);

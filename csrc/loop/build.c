@@ -417,17 +417,14 @@ int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first
     return fits(dt, o->i) ? int_number(b, dt, o, o->i) : cc_build_refuse(b, "a number out of the dtype's range");
 }
 
-/* `wide`: a 0-dim tensor is not rounded to half precision first; `exact`: nor is one in f32. */
-static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide, bool exact) {
+/* `wide`: a tensor is not rounded to half precision first. */
+static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide) {
     if (o->kind != CC_IN_VALUE) return cc_build_number(b, o, dt, round_first);
-    const CcType *t = &b->g->val.at[o->value].type;
-    if (exact && is_half(dt) && t->dtype == CC_DT_F32) return cc_build_value(b, o->value);
-    if (wide && is_half(dt) && t->ndim == 0 && kind_of((CcDtype)t->dtype) == 'f')
-        return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_F32);
-    return cc_build_cast(b, cc_build_cast(b, cc_build_value(b, o->value), dt), cc_build_compute(dt));
+    const int x = cc_build_value(b, o->value);
+    return cc_build_cast(b, wide && is_half(dt) ? x : cc_build_cast(b, x, dt), cc_build_compute(dt));
 }
 
-int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt) { return operand_node(b, o, dt, false, false, false); }
+int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt) { return operand_node(b, o, dt, false, false); }
 
 static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) {
     static const struct {
@@ -470,16 +467,23 @@ static CcDtype type_by_rule(CcBuild *b, const CcNode *n) {
     return (CcDtype)b->g->val.at[n->out0].type.dtype;
 }
 
-static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
-    const CcOperand *o = x->arg < n->n_in ? &b->g->operand.at[n->in0 + x->arg] : NULL;
-    const CcOpId base = cc_op_base((CcOpId)n->op);
+/* Marks of the row: see ops.def. */
+static int arg_node(CcBuild *b, const CcNode *n, const CcOperand *o, int arg, CcDtype dt) {
+    const CcOpId op = (CcOpId)n->op, base = cc_op_base(op);
     const bool statistics =
         base == CC_OP_layer_norm || base == CC_OP_norm_by || base == CC_OP_norm_eval || base == CC_OP_running;
+    const bool one = o->kind == CC_IN_VALUE && cc_type_numel(&b->g->val.at[o->value].type) == 1;
+    const bool round_first = cc_op_marks(op, '~') || (arg == 0 && op == base && cc_op_marks(op, '^'));
+    const bool wide =
+        arg == 0 ? op == base && cc_op_marks(op, '+') : statistics || (arg == 1 && one && cc_op_marks(base, '^'));
+    return operand_node(b, o, dt, round_first, wide);
+}
+
+static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype dt, const int *at) {
+    const CcOperand *o = x->arg < n->n_in ? &b->g->operand.at[n->in0 + x->arg] : NULL;
     switch (x->kind) {
     case CC_X_ARG:
-        if (o && o->kind != CC_IN_NONE)
-            return operand_node(b, o, dt, cc_op_marks((CcOpId)n->op, '~'), x->arg == 1 && cc_op_marks(base, '^'),
-                                x->arg > 0 && statistics);
+        if (o && o->kind != CC_IN_NONE) return arg_node(b, n, o, x->arg, dt);
         return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return cc_build_refuse(b, "an operand is missing");
@@ -551,6 +555,8 @@ static int lower_node(CcBuild *b, int node) {
     }
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER) return cc_build_refuse(b, "no expression or no dtype");
     if (cc_op_marks((CcOpId)n->op, '!') && !all_of(b, n, out)) return cc_build_refuse(b, "operands of another dtype");
+    if (strchr(cc_op_info((CcOpId)n->op)->promote, '-') && is_half(dt))
+        return cc_build_refuse(b, "half precision that eager rounds");
     if (reduces && !plain_operands(b, n, e, out)) return cc_build_refuse(b, "parameters of another dtype");
     if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
         return cc_build_refuse(b, "bits of a float");

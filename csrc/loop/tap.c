@@ -333,9 +333,13 @@ static int pool(Map *m) {
 
 /* ------------------------------------------------------------------ resampling */
 
+static double factor_of(const CcOperand *given) {
+    return !given ? 0 : given->kind == CC_IN_FLOAT ? given->f : (double)given->i;
+}
+
 /* Distance in the source per element of the result (ATen's UpSample.cuh: area_pixel_compute_scale). */
 static int scale_of(Map *m, int dim, bool corners, const CcOperand *given) {
-    const double factor = !given ? 0 : given->kind == CC_IN_FLOAT ? given->f : (double)given->i;
+    const double factor = factor_of(given);
     const int64_t in = m->in->size[dim] - corners, out = m->out->size[dim] - corners;
     if (corners && out == 0) return real(m, 0);
     if (!corners && factor > 0) return real(m, 1.0 / factor);
@@ -343,14 +347,16 @@ static int scale_of(Map *m, int dim, bool corners, const CcOperand *given) {
                           m->real == CC_DT_F32 ? (double)((float)in / (float)out) : (double)in / (double)out);
 }
 
-/* Without a factor, torch's CPU code doubles images specially (ATen's UpSampleKernel.cpp: nearest_idx). */
-static bool doubles(const Map *m, int dim) {
-    return m->b->box && m->in->ndim == 4 && m->n->op == CC_OP_upsample_nearest &&
-           m->out->size[dim] == 2 * m->in->size[dim];
+/* If a dim keeps or doubles its size, some of torch's kernels of images and volumes ignore a factor (ATen's
+ * UpSampleKernel.cpp: nearest_idx), and others do not. Which one runs depends on the strides, channels and sizes. */
+static bool may_ignore(const Map *m, int dim, const CcOperand *given) {
+    const int64_t in = m->in->size[dim], out = m->out->size[dim];
+    const double factor = factor_of(given);
+    return m->in->ndim > 3 && (out == in || out == 2 * in) && factor > 0 && factor * (double)in != (double)out;
 }
 
 static int nearest_side(Map *m, int dim, bool exact, const CcOperand *given) {
-    if (doubles(m, dim)) return add_side(m, dim, 1)->tap[0].at = op(m, CC_S_div, place(m, dim), num(m, 2));
+    if (!exact && may_ignore(m, dim, given)) return cc_build_refuse(m->b, "a factor that torch may ignore");
     Side *s = add_side(m, dim, 1);
     const int o = cc_build_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, false, given);
     const int x = op(m, CC_S_mul, scale, exact ? op(m, CC_S_add, o, real(m, 0.5)) : o);
@@ -603,7 +609,14 @@ bool cc_tap_has(CcOpId id) {
     return kind == CC_K_POOL || kind == CC_K_RESAMPLE || writes;
 }
 
-/* Do positions, and products of a position and a size, fit into 32 bits? */
+/* Does (position + 1) * size + a size fit into 32 bits in each dim (adaptive_side)? */
+static bool small_products(const CcType *in, const CcType *out) {
+    for (int d = 0; d < out->ndim; d++)
+        if (in->size[d] >= INT32_MAX / (out->size[d] + 1)) return false;
+    return true;
+}
+
+/* Do positions, and numbers computed from them, fit into 32 bits? */
 static bool is_small(const CcGraph *g, const CcNode *n) {
     const int64_t most = INT64_C(1) << 30;
     for (int i = 0; i < n->n_in; i++) {
@@ -612,9 +625,8 @@ static bool is_small(const CcGraph *g, const CcNode *n) {
         if (o->kind == CC_IN_INT && (o->i > 1 << 20 || o->i < -(1 << 20))) return false;
     }
     const CcType *out = &g->val.at[n->out0].type;
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
-    for (int d = 0; d < out->ndim; d++)
-        if (out->size[d] > 1 << 14 && kind == CC_K_POOL) return false; /* adaptive pools multiply sizes */
+    const bool pools = cc_op_info((CcOpId)n->op)->kind == CC_K_POOL;
+    if (pools && !small_products(&g->val.at[cc_graph_source(g, n)].type, out)) return false;
     return cc_type_numel(out) < most;
 }
 

@@ -101,7 +101,8 @@ bool cc_moments_make(Parts *p) {
     const CcOperand mean = together ? value[0] : window(p, value[0], t.stat);
     value[1] = cc_parts_make(p, batch_spread, -1, &t.stat, .x = in, .dims = int_of(dims), .mean = mean);
     const CcOperand spread = together ? value[1] : window(p, value[1], t.stat);
-    const CcOperand weight = cc_norms_see(p->g, t.in.weight, x.ndim), bias = cc_norms_see(p->g, t.in.bias, x.ndim);
+    const CcOperand weight = cc_norms_see(p->g, t.in.weight, x.ndim, 0),
+                    bias = cc_norms_see(p->g, t.in.bias, x.ndim, 0);
     cc_parts_make(p, norm_by, p->whole.out0, NULL, .x = in, .weight = weight, .bias = bias, .mean = mean, .var = spread,
                   .eps = t.in.eps);
     for (int k = 0; k < 2 && t.running[0].kind == CC_IN_VALUE; k++)
@@ -166,8 +167,8 @@ bool cc_moments_groups(Parts *p) {
     const CcOperand mean_of = cc_parts_add(p, CC_OP_copy, -1, &t.split, for_channels(p, middle, &t));
     const CcOperand all_within = for_channels(p, within, &t), all_between = for_channels(p, between, &t);
     const CcOperand spread_of = cc_parts_add(p, CC_OP_add, -1, &t.split, all_within, all_between);
-    cc_parts_make(p, norm_by, p->whole.out0, NULL, .x = x, .weight = cc_norms_see(p->g, t.in.weight, t.x.ndim),
-                  .bias = cc_norms_see(p->g, t.in.bias, t.x.ndim), .mean = window(p, mean_of, t.stat),
+    cc_parts_make(p, norm_by, p->whole.out0, NULL, .x = x, .weight = cc_norms_see(p->g, t.in.weight, t.x.ndim, 0),
+                  .bias = cc_norms_see(p->g, t.in.bias, t.x.ndim, 0), .mean = window(p, mean_of, t.stat),
                   .var = window(p, spread_of, t.stat), .eps = t.in.eps);
     return true;
 }

@@ -34,21 +34,25 @@ static bool behind_conv(const CcGraph *g, const CcNode *n, int x, const CcGroupR
     return cc_edit_reads(g, x) == 1;
 }
 
-CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim) {
-    if (ndim == 2 || vector.kind != CC_IN_VALUE) return vector;
+CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim, int64_t groups) {
+    if (vector.kind != CC_IN_VALUE || (ndim == 2 && !groups)) return vector;
     CcType t = g->val.at[vector.value].type;
+    const int64_t step = t.stride[0], size = t.size[0];
     t.ndim = (int8_t)(ndim - 1);
-    for (int d = 1; d < ndim - 1; d++) {
+    for (int d = 0; d < t.ndim; d++) {
         t.size[d] = 1;
         t.stride[d] = 0;
     }
+    t.size[0] = groups ? groups : size;
+    t.stride[0] = groups ? step * (size / groups) : step;
+    if (groups) t.size[1] = size / groups, t.stride[1] = step;
     return value_of(cc_views_window(g, vector.value, &t));
 }
 
 static void rewrite(CcGraph *g, int node, const CcIn_batch_norm *in) {
     const int ndim = g->val.at[in->x.value].type.ndim;
-    const CcOperand weight = cc_norms_see(g, in->weight, ndim), bias = cc_norms_see(g, in->bias, ndim),
-                    mean = cc_norms_see(g, in->mean, ndim), var = cc_norms_see(g, in->var, ndim);
+    const CcOperand weight = cc_norms_see(g, in->weight, ndim, 0), bias = cc_norms_see(g, in->bias, ndim, 0),
+                    mean = cc_norms_see(g, in->mean, ndim, 0), var = cc_norms_see(g, in->var, ndim, 0);
     cc_edit_make(g, node, norm_eval, .x = in->x, .weight = weight, .bias = bias, .mean = mean, .var = var,
                  .eps = in->eps);
 }
@@ -86,23 +90,6 @@ static bool good_groups(const CcGraph *g, const CcNode *n, CcIn_group_norm *in) 
            cc_norms_of_channels(g, in->weight, x) && cc_norms_of_channels(g, in->bias, x);
 }
 
-/* A vector of channels as [G, C / G, 1, 1] or [C, 1, 1]. */
-static CcOperand see_vector(CcGraph *g, CcOperand o, int ndim, int64_t groups) {
-    if (o.kind != CC_IN_VALUE) return o;
-    CcType t = g->val.at[o.value].type;
-    const int64_t step = t.stride[0], size = t.size[0];
-    t.ndim = (int8_t)(ndim - 1);
-    for (int d = 0; d < t.ndim; d++) {
-        t.size[d] = 1;
-        t.stride[d] = 0;
-    }
-    t.size[0] = groups ? groups : size;
-    t.stride[0] = groups ? step * (size / groups) : step;
-    if (groups) t.size[1] = size / groups, t.stride[1] = step;
-    o.value = cc_views_window(g, o.value, &t);
-    return o;
-}
-
 /* The node's result becomes a window of a new value. */
 static void see_result(CcGraph *g, int node, int64_t groups) {
     const int result = g->node.at[node].out0;
@@ -120,7 +107,8 @@ static void rewrite_groups(CcGraph *g, int node, const CcIn_group_norm *in) {
     CcOperand x = in->x;
     const CcType t = groups ? split(&g->val.at[x.value].type, groups) : g->val.at[x.value].type;
     if (groups) x.value = cc_views_window(g, x.value, &t);
-    const CcOperand weight = see_vector(g, in->weight, t.ndim, groups), bias = see_vector(g, in->bias, t.ndim, groups);
+    const CcOperand weight = cc_norms_see(g, in->weight, t.ndim, groups),
+                    bias = cc_norms_see(g, in->bias, t.ndim, groups);
     cc_edit_make(g, node, layer_norm, .x = x, .dims = int_of((INT64_C(1) << (t.ndim - 2)) - 1), .weight = weight,
                  .bias = bias, .eps = in->eps);
     if (groups) see_result(g, node, groups);

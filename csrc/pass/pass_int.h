@@ -43,8 +43,9 @@ CcType cc_parts_without_dim(const CcType *t, int dim);
 
 /* norms.c. A number for each channel of x, of x's dtype or, where that is half precision, f32; a missing operand passes. */
 bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x);
-/* A vector [C] as a window that broadcasts along x [N, C, ..] of `ndim` dims: [C, 1 ..]. */
-CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim);
+/* A vector [C] as a window that broadcasts along x [N, C, ..] of `ndim` dims: [C, 1 ..]; or, in groups, along x [N, G,
+ * C / G, ..]: [G, C / G, 1 ..]. */
+CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim, int64_t groups);
 
 /* The rewrites of expand.c, one per kind of op. false: the host runs the op. */
 bool cc_losses_make(Parts *p);

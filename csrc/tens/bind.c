@@ -359,6 +359,8 @@ int cc_bind_binop(CcBinop op, bool inplace, PyObject *a, PyObject *b, CcBound *o
      * rounding. */
     if (op == CC_NB_TRUE_DIVIDE && !cc_tens_plain(a)) return -1;
     if (op == CC_NB_MATRIX_MULTIPLY && (!cc_tens_plain(a) || !cc_tens_plain(b))) return -1;
+    /* 2 * x is x.__rmul__(2), in which x comes first */
+    if (op == CC_NB_MULTIPLY && !cc_tens_plain(a)) return bind_two(B.binop[op], b, a, out);
     return bind_two(B.binop[op], a, b, out);
 }
 
