@@ -444,12 +444,21 @@ bool cc_shape_length(const CcNode *n, PyObject *r) {
     return length == n->n_out;
 }
 
+/* torch refuses to write to a tensor of which several elements share memory: the node can only read it. */
+static bool expanded(PyObject *tensor) {
+    CcTensor t;
+    cc_tens_read(tensor, false, &t);
+    for (int d = 0; d < t.type.ndim; d++)
+        if (t.type.size[d] > 1 && t.type.stride[d] == 0) return true;
+    return false;
+}
+
 static int save(Explorer *e, const CcNode *n) {
     int status = n->flags & CC_N_RANDOM ? cc_rollback_random(&e->undo) : 0;
     for (int i = 0; status == 0 && n->flags & CC_N_WRITES && i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
         PyObject *v = o->kind == CC_IN_VALUE ? e->x->value[o->value] : NULL;
-        if (v != NULL && cc_tens_is(v)) status = cc_rollback_write(&e->undo, v);
+        if (v != NULL && cc_tens_is(v) && !expanded(v)) status = cc_rollback_write(&e->undo, v);
     }
     return status;
 }

@@ -311,6 +311,17 @@ static bool is_watched(Run *run) {
     return cc_mode_grad(&now) || cc_mode_refusal(&now) != NULL;
 }
 
+/* A gradient that plans can't read: a sparse one, whose elements are not in memory like a tensor's. */
+static bool any_sparse(const Stage *s, PyObject *const *given) {
+    CcTensor t;
+    for (int k = 0; k < s->cut->out.n; k++) {
+        if (given[k] == Py_None) continue;
+        cc_tens_read(given[k], false, &t);
+        if (t.type.ndim < 0) return true;
+    }
+    return false;
+}
+
 static Backward *find_backward(const CcTraining *t, Stage *s, PyObject *const *given, const bool *wanted) {
     bool *has = cc_mem_get((size_t)s->cut->out.n);
     for (int k = 0; k < s->cut->out.n; k++) has[k] = given[k] != Py_None;
@@ -326,7 +337,7 @@ static void note_outside(const Run *run) {
 
 static int differentiate(Run *run, PyObject **saved, PyObject *const *given, const bool *wanted, PyObject **grad) {
     Stage *s = &run->training->stage.at[run->stage];
-    if (is_watched(run)) return cc_torchgrad_make(run, saved, given, wanted, grad);
+    if (is_watched(run) || any_sparse(s, given)) return cc_torchgrad_make(run, saved, given, wanted, grad);
     Backward *b = find_backward(run->training, s, given, wanted);
     if (b->plan == NULL) return cc_torchgrad_make(run, saved, given, wanted, grad);
     const bool verify = run->training->verify && (!b->verified || b->wrong);

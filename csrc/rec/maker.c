@@ -260,7 +260,7 @@ PyObject *cc_maker_make(const CcMaker *m, int recipe) {
     case CC_MAKE_SOURCE: return Py_NewRef(m->gv[r->id]);
     case CC_MAKE_VALUE: return Py_XNewRef(m->value[r->id]); /* NULL: a node has failed (segment.c) */
     case CC_MAKE_EFFECT: return Py_XNewRef(m->effect[r->id]);
-    case CC_MAKE_SYMBOL: return Py_NewRef(m->symbol[r->id]);
+    case CC_MAKE_SYMBOL: return Py_XNewRef(m->symbol[r->id]); /* NULL: it was to come behind that node */
     default: break;
     }
     if (r->shared && m->built != NULL && m->built[recipe] != NULL) return Py_NewRef(m->built[recipe]);
