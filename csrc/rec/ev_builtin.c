@@ -334,6 +334,23 @@ static void note_updated(const CcBuiltin *b) {
     cc_vec_free(&keys);
 }
 
+/* The items that the container in the first argument takes from the second. */
+static CcGo items_before(const CcBuiltin *b) {
+    PyObject *self = b->c->in[0], *items = b->c->in[1];
+    if (cc_number_text(b->rec, items) || (PyDict_Check(self) && !cc_args_keys_known(b->rec, items)))
+        return stop(b, CC_R_DATA_SCALAR, b->callee->name);
+    cc_sym_fill(b->rec, items);
+    return cc_tens_is(items) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
+}
+
+CcGo cc_builtin_extends(CcRec *rec, CcAct *act, PyObject *list, PyObject *items) {
+    static const CcCallee extend = {.kind = CC_CALLEE_WRITE, .name = "list +="};
+    CcCalled c = {.in = {list, items}, .n = 2};
+    const CcBuiltin b = {.rec = rec, .act = act, .c = &c, .callee = &extend};
+    const CcGo go = cc_args_known(&b);
+    return go == CC_OK ? items_before(&b) : go;
+}
+
 static CcGo write_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     const int n = cc_call_positional(b->c);
@@ -342,11 +359,7 @@ static CcGo write_before(const CcBuiltin *b) {
     cc_value_will_write(b->rec, in[0]);
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_distinct_members(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
-    if (!has(b, CC_TRAIT_TAKES_ITEMS) || n < 2) return CC_OK;
-    if (cc_number_text(b->rec, in[1]) || (PyDict_Check(in[0]) && !cc_args_keys_known(b->rec, in[1])))
-        return stop(b, CC_R_DATA_SCALAR, b->callee->name);
-    cc_sym_fill(b->rec, in[1]);
-    return cc_tens_is(in[1]) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
+    return has(b, CC_TRAIT_TAKES_ITEMS) && n > 1 ? items_before(b) : CC_OK;
 }
 
 static CcGo change_before(const CcBuiltin *b) {

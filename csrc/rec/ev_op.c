@@ -258,6 +258,14 @@ static bool extends(CcRec *rec, const CcEvent *ev) {
            cc_inside_guard(rec, items, 1);
 }
 
+/* list += items or list *= n for a list that this trace has written to. An effect does the same in a replay: only the
+ * right operand is read here. */
+static CcGo change_written(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    PyObject *self = ev->in[0], *with = ev->in[1];
+    if (cc_value_unknown(rec, with)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(with));
+    return ev->arg != CC_NB_ADD || self == with ? CC_OK : cc_builtin_extends(rec, act, self, with);
+}
+
 static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
@@ -428,7 +436,8 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         if (in_place(ev)) {
             cc_value_will_write(rec, ev->in[0]);
             cc_builtin_will_take(rec, act, ev->in[0]);
-            if (PyList_CheckExact(ev->in[0]) && (cc_value_dirty_key(rec, ev->in[0]) || extends(rec, ev))) return CC_OK;
+            if (PyList_CheckExact(ev->in[0]) && cc_value_dirty_key(rec, ev->in[0])) return change_written(rec, act, ev);
+            if (PyList_CheckExact(ev->in[0]) && extends(rec, ev)) return CC_OK;
         }
         return cc_op_operator(rec, act, ev);
     case CC_EV_UNARY:

@@ -282,6 +282,7 @@ CcGo cc_builtin_after(CcRec *rec, CcAct *act, CcCalled *c, const CcCallee *calle
  * NULL: no longer known. cc_builtin_will_take noted the list's size before. */
 CC_BORROW PyObject *cc_builtin_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *with);
 void cc_builtin_will_take(CcRec *rec, CcAct *act, PyObject *self);
+CcGo cc_builtin_extends(CcRec *rec, CcAct *act, PyObject *list, PyObject *items); /* before list += items */
 /* Python code that C code has called since the event began has written something: a replay would write twice. */
 bool cc_builtin_stored(CcRec *rec, CcAct *act);
 
