@@ -383,7 +383,7 @@ static CcGo read_before(const CcBuiltin *b) {
 
 /* ------------------------------------------------------------------ perform */
 
-static CcGo sum(const CcBuiltin *b) { return cc_backcall_sum(b->rec, b->act, b->ev, b->c->in, b->c->n); }
+static CcGo sum(const CcBuiltin *b) { return cc_backcall_sum(b->rec, b->act, b->ev, b->c->func, b->c->in, b->c->n); }
 
 static CcGo reduce(const CcBuiltin *b) { return cc_backcall_reduce(b->rec, b->act, b->ev, b->c->in, b->c->n); }
 

@@ -159,7 +159,7 @@ CcGo cc_backcall_unwrapped(CcRec *rec, CcEvent *ev, PyObject *func, PyObject *co
 /* performs defaultdict[key] for a missing key */
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
 /* Perform sum() and functools.reduce(): CC_DONE, or CC_OK to let C code do it. */
-CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *sum, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 /* list.remove() on a list from outside: decides now which item is removed, because the operands of the comparisons may
  * change later. */
