@@ -257,7 +257,12 @@ static CcGo sum_of(const CcBuiltin *b, PyObject *items, PyObject *with) {
     return cc_args_guard(b, 0, 1);
 }
 
-static CcGo sum_before(const CcBuiltin *b) { return sum_of(b, b->c->in[0], b->c->in[b->c->n - 1]); }
+static CcGo sum_before(const CcBuiltin *b) {
+    const CcCalled *c = b->c;
+    const bool start = c->n == 2 && cc_call_positional(c) == 1 && cc_text_is(PyTuple_GET_ITEM(c->kwnames, 0), "start");
+    if (c->kwnames != NULL && !start) return refuse(b); /* the C code raises */
+    return sum_of(b, c->in[0], c->in[c->n - 1]);
+}
 
 static CcGo reduce_before(const CcBuiltin *b) { return sum_of(b, b->c->in[1], b->c->in[b->c->n - 1]); }
 
@@ -679,6 +684,7 @@ CcGo cc_builtin_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const C
     const CcBuiltin b = {.rec = rec, .act = act, .ev = ev, .c = c, .callee = callee};
     const struct Kind *kind = kind_of(&b);
     if (c->n < CC_MAX(kind->least, (int)has(&b, CC_TRAIT_FIELDS))) return refuse(&b); /* the C code raises */
+    if (c->kwnames != NULL && has(&b, CC_TRAIT_POSITIONAL)) return refuse(&b);        /* it raises, too */
     if (has(&b, CC_TRAIT_TAKES_ITEMS) && c->n > 0) cc_builtin_will_take(rec, act, c->in[0]);
     cc_given_call(rec, c, callee);
     if (!cc_args_state(&b)) return refuse(&b);
