@@ -224,14 +224,14 @@ static Py_ssize_t tensors_in(CcRec *rec, PyObject *list) {
     return PySequence_Fast_GET_SIZE(list);
 }
 
-/* Is this argument one of a tensor each? -1: the call is left to torch. */
-static int splits(CcRec *rec, PyObject *o, Py_ssize_t n) {
+/* Is this argument one of a tensor each? values: it may be a tensor of a number each. -1: the call is left to torch. */
+static int splits(CcRec *rec, PyObject *o, Py_ssize_t n, bool values) {
     CcTensor t;
     if (PyFloat_CheckExact(o) || PyLong_CheckExact(o)) return 0;
     if (!cc_tens_plain(o)) return tensors_in(rec, o) == n ? 1 : -1;
     cc_tens_read(o, false, &t);
     if (t.type.device != 1) return -1;
-    return t.type.ndim == 0 ? 0 : t.type.ndim == 1 && t.type.size[0] == n ? 1 : -1;
+    return t.type.ndim == 0 ? 0 : values && t.type.ndim == 1 && t.type.size[0] == n ? 1 : -1;
 }
 
 /* The op that torch calls for each tensor on the CPU: Tensor.mul_ for _foreach_mul_. NULL: not one of these. */
@@ -320,7 +320,7 @@ CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *
     PyObject *split = tensors > 0 ? PyTuple_New(n) : NULL, *made = NULL;
     bool known = split != NULL && !(value && kwnames != NULL && n > 3);
     for (int i = 0; known && i < n; i++) {
-        const int s = splits(rec, in[i], tensors);
+        const int s = splits(rec, in[i], tensors, value && i > 2);
         known = s >= 0 && (s > 0 || !value || i > 2);
         PyTuple_SET_ITEM(split, i, PyBool_FromLong(s > 0));
     }
