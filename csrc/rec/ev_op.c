@@ -129,9 +129,10 @@ bool cc_op_formats(const CcEvent *ev) {
 static bool names_items(const CcEvent *ev) {
     if (!cc_op_formats(ev)) return false;
     PyObject *text = ev->in[0];
-    const char *s = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : PyBytes_AS_STRING(text);
+    Py_ssize_t n = PyBytes_Check(text) ? PyBytes_GET_SIZE(text) : 0;
+    const char *s = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &n) : PyBytes_AS_STRING(text);
     if (s == NULL) cc_raised_clear(); /* a lone surrogate: it may name items */
-    return s == NULL || strstr(s, "%(") != NULL;
+    return s == NULL || cc_text_has(s, n, "%(");
 }
 
 CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
