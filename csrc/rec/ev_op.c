@@ -272,7 +272,9 @@ static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (source < 0) return CC_OK;
     PyObject *with = ev->result != NULL ? ev->in[1] : NULL; /* it may have written something before it raised */
     if (with != NULL && PyAnySet_Check(ev->in[0]) && with != ev->in[0]) {
-        CC_RETRY_ALLOC(with, PyFrozenSet_New(with));
+        PyObject *members;
+        CC_RETRY_ALLOC(members, PyFrozenSet_New(with));
+        with = members;
         cc_vec_push(&rec->keep, with);
         cc_value_fresh(rec, with);
     } else if (with != NULL && (PyDict_Check(ev->in[0]) || ev->arg == CC_NB_ADD)) {
