@@ -333,7 +333,8 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_node_check(rec, act, &spec);
     }
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
-    if (source >= 0 && counted(o)) cc_inside_size(rec, source, PyObject_Size(o));
+    const bool by_python = cc_op_python_method(o, "__bool__") || cc_op_python_method(o, "__len__");
+    if (source >= 0 && counted(o) && !by_python) cc_inside_size(rec, source, PyObject_Size(o));
     return CC_OK;
 }
 
