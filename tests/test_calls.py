@@ -1,11 +1,14 @@
 """Calls of C and library code that models make: recorded without a break, and still right after something changes."""
 
+import builtins
 import collections
 import copy
 import functools
 import importlib
 import pathlib
 import re
+import subprocess
+import sys
 import types
 import typing
 from collections import namedtuple
@@ -452,3 +455,253 @@ def test_bound_methods_of_builtins(fn):
     compiled = ccompile.compile(fn)
     for _ in range(5):
         assert str(compiled(torch.ones(2))) == str(expected)
+
+
+class Keyed(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+def sum_from(x):
+    return sum([[1], [2]], start=[0]), sum([x, x], start=1.0)
+
+
+def removed_by_name(x):
+    LISTED.remove(value=1)
+    return x + 1
+
+
+LISTED = [1, 2, 3]
+REFUSED = {
+    "sum, foo": lambda x: (sum([1, 2], foo=3), x + 1),
+    "sum, iterable": lambda x: (sum(iterable=[1, 2]), x + 1),
+    "sum, start alone": lambda x: (sum(start=[1, 2]), x + 1),
+    "sum, start": sum_from,
+    "reduce": lambda x: (functools.reduce(lambda a, b: a + b, [1, 2], initial=3), x + 1),
+    "remove": removed_by_name,
+    "id": lambda x: (id(obj=LISTED) > 0, x + 1),
+    "getattr": lambda x: (getattr(Keyed(a=1), "a", default=3), x + 1),
+    "hasattr": lambda x: (hasattr(Keyed(a=1), name="a"), x + 1),
+    "setattr": lambda x: (setattr(Keyed(a=1), "b", value=3), x + 1),
+    "is_scripting": lambda x: (torch.jit.is_scripting(3), x + 1),
+    "foreach, numbers": lambda x: torch._foreach_mul([x, x], torch.tensor([2.0, 3.0])),
+    "foreach, one number": lambda x: torch._foreach_add([x], torch.tensor([2.0])),
+    "foreach, number": lambda x: torch._foreach_mul([x, x], torch.tensor(2.0)),
+    "graph_break": lambda x: (ccompile.graph_break("\ud800"), x + 1),
+    "module": lambda x: (getattr(types, "\ud800"), x + 1),  # noqa: B009
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_c_code_refuses(name):
+    same(REFUSED[name], t(3), raises=True, hit=False)
+
+
+def test_is_compiling_takes_no_argument():
+    compiled = ccompile.compile(lambda x: (torch.compiler.is_compiling(x), x + 1))
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            compiled(t(3))
+
+
+# ---- user code that C code calls: as often as in eager -----------------------------------------------------------------
+def length_of(base):
+    def make(log):
+        class Sized(base):
+            def __len__(self):
+                log.append("len")
+                return 1
+
+        o = Sized()
+        return lambda x: x + 1 if o else x - 1
+
+    return make
+
+
+def instance_check(log):
+    class Meta(type):
+        def __instancecheck__(cls, o):
+            log.append("check")
+            return True
+
+    class Cls(metaclass=Meta):
+        pass
+
+    def f(x):
+        match 3:
+            case Cls():
+                return x + 1
+        return x
+
+    return f
+
+
+def attribute_of_a_pattern(log):
+    class Point:
+        __match_args__ = ("x",)
+
+        def __init__(self):
+            self.x = 1
+
+        def __getattribute__(self, name):
+            log.append(name)
+            return object.__getattribute__(self, name)
+
+    p = Point()
+
+    def f(x):
+        match p:
+            case Point(a):
+                return x + a
+        return x
+
+    return f
+
+
+def names_of_a_pattern(log):
+    class Meta(type):
+        @property
+        def __match_args__(cls):
+            log.append("args")
+            return ("x",)
+
+    class Point(metaclass=Meta):
+        def __init__(self):
+            self.x = 1
+
+    p = Point()
+
+    def f(x):
+        match p:
+            case Point(a):
+                return x + a
+        return x
+
+    return f
+
+
+def bounds_of_a_slice(log):
+    class Index:
+        def __index__(self):
+            log.append("index")
+            return 1
+
+    i, items = Index(), (1, 2, 3)
+    return lambda x: (items[i:], items[:i], items[::i], x + 1)
+
+
+def name_of_a_partial(log):
+    class Partial(functools.partial):
+        def __getattr__(self, name):
+            log.append(name)
+            raise AttributeError(name)
+
+    p = Partial(len)
+    return lambda x: (p([1]), x + 1)
+
+
+def part_of_a_property(log):
+    class Property(property):
+        @property
+        def fget(self):
+            log.append("fget")
+
+    class Held:
+        three = Property(lambda self: 3)
+
+    o = Held()
+    return lambda x: (o.three, x + 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *map(length_of, (list, tuple, dict, set, collections.deque)),
+        instance_check,
+        attribute_of_a_pattern,
+        names_of_a_pattern,
+        bounds_of_a_slice,
+        name_of_a_partial,
+        part_of_a_property,
+    ],
+    ids=lambda make: make.__name__ if make.__name__ != "make" else "length",
+)
+def test_code_of_the_users_runs_as_often_as_in_eager(make):
+    def build():
+        log = []
+        return make(log), log
+
+    same(build, build=True, calls=5, hit=False, make_args=lambda i: t(3, seed=i))
+
+
+# ---- which builtins ----------------------------------------------------------------------------------------------------
+def test_a_function_without_builtins_sums():
+    """In a process of its own: code of ours that runs in place of C code is made when it is first needed."""
+    program = """
+import operator, torch, ccompile
+space = {"__builtins__": {}, "sum": sum, "map": map, "list": list, "getter": operator.itemgetter(0, 1)}
+exec("def f(x): return sum([1, 2]), list(map(getter, [[1, 2], [3, 4]])), x + 1", space)
+compiled = ccompile.compile(space["f"])
+for _ in range(4):
+    assert compiled(torch.ones(2))[:2] == (3, [(1, 2), (3, 4)])
+assert ccompile.explain(space["f"])(torch.ones(2)).break_count == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=300)
+
+
+def test_sum_is_replaced_by_code_that_calls_it(monkeypatch):
+    added = []
+    monkeypatch.setattr(builtins, "sum", lambda items, start=0, of=sum: added.append(0) or of(items, start) + 1)
+    compiled, x = ccompile.compile(lambda x: (sum([1, 2]), x + 1)), torch.ones(3)
+    for i in range(4):
+        assert compiled(x)[0] == 4
+        assert len(added) == i + 1
+
+
+# ---- formats with a NUL in them ----------------------------------------------------------------------------------------
+def items_behind_a_nul(held):
+    return lambda x: ("\0%(k)s" % held, x + 1)
+
+
+def items_of_bytes_behind_a_nul(held):
+    return lambda x: (b"\0%(k)d" % held, x + 1)
+
+
+def attributes_behind_a_nul(held):
+    o = held["o"]
+    return lambda x: ("\0{0.kind}".format(o), x + 1)  # noqa: UP032
+
+
+@pytest.mark.parametrize(
+    "make", [items_behind_a_nul, items_of_bytes_behind_a_nul, attributes_behind_a_nul], ids=lambda f: f.__name__
+)
+def test_a_nul_in_a_format(make):
+    def build():
+        held = collections.defaultdict(int, o=Config())
+        f = make(held)
+
+        @ccompile.disable
+        def change():
+            keys = list(held)
+            held["o"].kind = len(keys) + (held["o"].kind or 0)
+            held.pop("k", None)
+            held.pop(b"k", None)
+            return keys
+
+        return lambda x: (f(x), change()), held
+
+    same(build, build=True, calls=5, hit=False, make_args=lambda i: t(3, seed=i))
+
+
+@pytest.mark.parametrize(
+    ("fn", "depends"),
+    [
+        (lambda x: ("{:>{b}}".format(2.5, b="10n"), x + 1), True),
+        (lambda x: ("\0{:>10n}".format(2.5), x + 1), True),
+        (lambda x: ("{{:{:>5}".format(2.5), x + 1), False),
+    ],
+    ids=["nested", "NUL", "braces"],
+)
+def test_formats_that_depend_on_the_locale(fn, depends):
+    guards = ccompile.explain(fn)(t(3)).out_guards
+    assert any("localeconv" in str(g) for g in guards) == depends

@@ -1748,3 +1748,68 @@ def test_tracebacks_through_c_code(fn):
         assert ours[:2] == theirs[:2]
         assert [f for f in ours[2] if f[0] == __file__] == theirs_here
         assert not [f for f in ours[2] if "<ccompile>" in f[0]]
+
+
+def extended_behind_append(log, other):
+    log.append(0.0)
+    log += other
+
+
+def extended_behind_item(log, other):
+    log[0] = 1.0
+    log += other
+
+
+def extended_by_what_is_written(log, other):
+    log.append(0.0)
+    if type(other) is list:
+        other.append(0.5)
+    log += other
+
+
+def extended_by_itself(log, other):
+    log.append(len(other))
+    del log[:-2]
+    log += log
+
+
+def repeated_behind_append(log, other):
+    del log[2:]
+    log.append(0.0)
+    log *= len(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        extended_behind_append,
+        extended_behind_item,
+        extended_by_what_is_written,
+        extended_by_itself,
+        repeated_behind_append,
+    ],
+    ids=lambda fn: fn.__name__,
+)
+@pytest.mark.parametrize(
+    "items",
+    [
+        lambda i: [i, i + 1],
+        lambda i: (i,) * (i // 3),
+        lambda i: {i: 1},
+        lambda i: collections.deque([i]),
+        lambda i: "abcdef"[i],
+        lambda i: T(2, seed=i),
+    ],
+    ids=["list", "tuple", "dict", "deque", "text", "tensor"],
+)
+def test_a_list_is_extended_that_was_written_before(change, items):
+    def make():
+        log = [5]
+
+        def f(x, other):
+            change(log, other)
+            return x + 1
+
+        return f, log
+
+    same(make, build=True, calls=5, hit=False, make_args=lambda i: (T(2, seed=i), items(i)))

@@ -46,7 +46,9 @@ void cc_obj_hide_frame(void) {
 
 PyObject *cc_obj_run(const char *source) {
     PyObject *code = Py_CompileString(source, FILE_NAME, Py_file_input), *globals = PyDict_New(), *r = NULL;
-    if (code != NULL && globals != NULL && PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0)
+    PyObject *builtins = PyImport_AddModule("builtins"); /* the running frame may have others */
+    if (code != NULL && globals != NULL && builtins != NULL &&
+        PyDict_SetItemString(globals, "__builtins__", builtins) == 0)
         r = PyEval_EvalCode(code, globals, globals);
     if (r == NULL) Py_CLEAR(globals);
     Py_XDECREF(code);

@@ -377,6 +377,13 @@ CC_NEW PyObject *cc_obj_run(const char *source); /* the globals of a module with
 bool cc_obj_is_ours(const PyCodeObject *co);
 void cc_obj_hide_frame(void); /* drops the newest entry of the raised exception's traceback if it is of such code */
 CC_NEW PyObject *cc_obj_intern(const char *text); /* interned; never NULL */
+/* As strstr, for a text of n bytes that may contain NULs, with one behind them. */
+static inline bool cc_text_has(const char *s, Py_ssize_t n, const char *part) {
+    for (const char *p = s; p < s + n; p += strlen(p) + 1)
+        if (strstr(p, part) != NULL) return true;
+    return false;
+}
+
 static inline bool cc_text_is(PyObject *s, const char *ascii) {
     return PyUnicode_GET_LENGTH(s) == (Py_ssize_t)strlen(ascii) && PyUnicode_CompareWithASCIIString(s, ascii) == 0;
 }

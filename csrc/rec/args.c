@@ -170,12 +170,13 @@ bool cc_args_state(const CcBuiltin *b) {
 
 /* A format string that reads attributes: it has a dot in braces, before the field's own format. */
 static bool names_attributes(PyObject *format) {
-    const char *p = PyUnicode_Check(format) ? PyUnicode_AsUTF8(format) : NULL;
+    Py_ssize_t size = 0;
+    const char *p = PyUnicode_Check(format) ? PyUnicode_AsUTF8AndSize(format, &size) : NULL;
     bool field = false;
-    for (; p != NULL && *p != '\0'; p++) {
-        if (*p == '{') field = true;
-        else if (*p == '}' || *p == ':' || *p == '!') field = false;
-        else if (*p == '.' && field) return true;
+    for (Py_ssize_t i = 0; p != NULL && i < size; i++) {
+        if (p[i] == '{') field = true;
+        else if (p[i] == '}' || p[i] == ':' || p[i] == '!') field = false;
+        else if (p[i] == '.' && field) return true;
     }
     if (p == NULL) cc_raised_clear();
     return p == NULL;

@@ -224,14 +224,14 @@ static Py_ssize_t tensors_in(CcRec *rec, PyObject *list) {
     return PySequence_Fast_GET_SIZE(list);
 }
 
-/* Is this argument one of a tensor each? -1: the call is left to torch. */
-static int splits(CcRec *rec, PyObject *o, Py_ssize_t n) {
+/* Is this argument one of a tensor each? values: it may be a tensor of a number each. -1: the call is left to torch. */
+static int splits(CcRec *rec, PyObject *o, Py_ssize_t n, bool values) {
     CcTensor t;
     if (PyFloat_CheckExact(o) || PyLong_CheckExact(o)) return 0;
     if (!cc_tens_plain(o)) return tensors_in(rec, o) == n ? 1 : -1;
     cc_tens_read(o, false, &t);
     if (t.type.device != 1) return -1;
-    return t.type.ndim == 0 ? 0 : t.type.ndim == 1 && t.type.size[0] == n ? 1 : -1;
+    return t.type.ndim == 0 ? 0 : values && t.type.ndim == 1 && t.type.size[0] == n ? 1 : -1;
 }
 
 /* The op that torch calls for each tensor on the CPU: Tensor.mul_ for _foreach_mul_. NULL: not one of these. */
@@ -320,7 +320,7 @@ CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *
     PyObject *split = tensors > 0 ? PyTuple_New(n) : NULL, *made = NULL;
     bool known = split != NULL && !(value && kwnames != NULL && n > 3);
     for (int i = 0; known && i < n; i++) {
-        const int s = splits(rec, in[i], tensors);
+        const int s = splits(rec, in[i], tensors, value && i > 2);
         known = s >= 0 && (s > 0 || !value || i > 2);
         PyTuple_SET_ITEM(split, i, PyBool_FromLong(s > 0));
     }
@@ -413,12 +413,6 @@ static PyObject *add(CcRec *rec, CcAct *act, PyObject *total, PyObject *item) {
     return r;
 }
 
-/* Numbers are summed by C code, which adds floats with its own algorithm. */
-static PyObject *plain_sum(PyObject *items, PyObject *start) {
-    PyObject *f = cc_obj_item(PyEval_GetBuiltins(), "sum");
-    return f != NULL ? PyObject_CallFunctionObjArgs(f, items, start, NULL) : NULL;
-}
-
 /* Lists and tuples are joined: their items are the result's. */
 static bool joined_known(CcRec *rec, PyObject *items) {
     bool known = true;
@@ -429,15 +423,16 @@ static bool joined_known(CcRec *rec, PyObject *items) {
     return known;
 }
 
-/* Adds symbols step by step, provided that all numbers are ints. */
-static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject *start) {
+/* Adds symbols step by step, provided that all numbers are ints. Other numbers are summed by C code (sum), which adds
+ * floats with its own algorithm. */
+static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *sum, PyObject *numbers, PyObject *start) {
     const bool symbols = rec->trace != NULL && (cc_sym_within(rec, numbers, 1) || cc_sym_is(rec, start));
     if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
         if (rec->trace != NULL && (!cc_number_settle(rec, numbers, 1) || !cc_number_settle(rec, start, 0)))
             (void)cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "sum");
         if (rec->trace != NULL && (!cc_state_read(rec, &numbers, 1, false) || !joined_known(rec, numbers)))
             (void)cc_rec_poison(rec, act, CC_R_UNKNOWN_TYPE, "sum");
-        return plain_sum(numbers, start);
+        return PyObject_CallFunctionObjArgs(sum, numbers, start, NULL);
     }
     PyObject *total = start != NULL ? Py_NewRef(start) : PyLong_FromLong(0);
     for (Py_ssize_t i = 0; total != NULL && i < PyList_GET_SIZE(numbers); i++)
@@ -448,7 +443,7 @@ static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *numbers, PyObject 
 /* Objects whose sum depends only on the operands; a Decimal's sum also depends on its context. */
 static bool plain(PyObject *o) { return cc_value_const(o) || PyList_CheckExact(o) || PyTuple_CheckExact(o); }
 
-static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *start) {
+static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *sum, PyObject *iterable, PyObject *start) {
     PyObject *it = PyObject_GetIter(iterable), *numbers = PyList_New(0), *total = NULL, *item = NULL;
     if (it == NULL || numbers == NULL) goto fail;
     while ((item = PyIter_Next(it)) != NULL) {
@@ -456,7 +451,7 @@ static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *
             if (PyList_Append(numbers, item) < 0) goto fail;
         } else {
             if (total == NULL)
-                total = PyList_GET_SIZE(numbers) > 0 || start == NULL ? number_sum(rec, act, numbers, start)
+                total = PyList_GET_SIZE(numbers) > 0 || start == NULL ? number_sum(rec, act, sum, numbers, start)
                                                                       : Py_NewRef(start);
             if (total != NULL) total = add(rec, act, total, item);
             if (total == NULL) goto fail;
@@ -464,7 +459,7 @@ static PyObject *sum_seen(CcRec *rec, CcAct *act, PyObject *iterable, PyObject *
         Py_CLEAR(item);
     }
     if (PyErr_Occurred()) goto fail;
-    if (total == NULL) total = number_sum(rec, act, numbers, start);
+    if (total == NULL) total = number_sum(rec, act, sum, numbers, start);
     Py_DECREF(it);
     Py_DECREF(numbers);
     return total;
@@ -503,12 +498,12 @@ fail:
     return NULL;
 }
 
-CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n) {
+CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *sum, PyObject *const *in, int n) {
     PyObject *start = n > 1 ? in[1] : NULL;
     if (n < 1 || n > 2 ||
         (start != NULL && (PyUnicode_Check(start) || PyBytes_Check(start) || PyByteArray_Check(start))))
         return CC_OK; /* C code raises its TypeError */
-    ev->result = sum_seen(rec, act, in[0], start);
+    ev->result = sum_seen(rec, act, sum, in[0], start);
     if (ev->result != NULL && rec->trace != NULL && Py_REFCNT(ev->result) == 1) cc_value_fresh(rec, ev->result);
     return CC_DONE;
 }

@@ -248,7 +248,7 @@ PyObject *cc_intrin_call(CcRec *rec, PyObject *callable, PyObject *const *in, in
     PyObject *end = range_end(rec, callable, in, n, caller);
     if (end != NULL) return end;
     const int64_t *v = cc_map_find(&intrinsic_answers, callable);
-    if (v == NULL) return NULL;
+    if (v == NULL || n > 0) return NULL; /* with arguments, it raises */
     bool answer = *v;
     for (int i = 0; i < CC_COUNT(told_eager_code); i++)
         answer = answer && (const PyObject *)caller->co != told_eager_code[i];

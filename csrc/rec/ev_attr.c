@@ -178,8 +178,10 @@ static bool look_at_hook(CcRec *rec, PyTypeObject *type) {
  * NULL: there is no such part, or it is a Python function. */
 static PyObject *unseen_part(PyObject *d, const char *part) {
     if (d == NULL || !PyObject_TypeCheck(d, &PyProperty_Type)) return NULL;
-    PyObject *f = PyObject_GetAttrString(d, part);
+    PyObject *name = cc_obj_intern(part), *member = cc_type_lookup(&PyProperty_Type, name);
+    PyObject *f = Py_TYPE(member)->tp_descr_get(member, d, NULL); /* a derived class may have an fget in Python */
     cc_raised_clear();
+    Py_DECREF(name);
     Py_XDECREF(f); /* the property holds it */
     return f == NULL || f == Py_None || cc_call_function(f) != NULL ? NULL : f;
 }

@@ -257,7 +257,12 @@ static CcGo sum_of(const CcBuiltin *b, PyObject *items, PyObject *with) {
     return cc_args_guard(b, 0, 1);
 }
 
-static CcGo sum_before(const CcBuiltin *b) { return sum_of(b, b->c->in[0], b->c->in[b->c->n - 1]); }
+static CcGo sum_before(const CcBuiltin *b) {
+    const CcCalled *c = b->c;
+    const bool start = c->n == 2 && cc_call_positional(c) == 1 && cc_text_is(PyTuple_GET_ITEM(c->kwnames, 0), "start");
+    if (c->kwnames != NULL && !start) return refuse(b); /* the C code raises */
+    return sum_of(b, c->in[0], c->in[c->n - 1]);
+}
 
 static CcGo reduce_before(const CcBuiltin *b) { return sum_of(b, b->c->in[1], b->c->in[b->c->n - 1]); }
 
@@ -334,6 +339,23 @@ static void note_updated(const CcBuiltin *b) {
     cc_vec_free(&keys);
 }
 
+/* The items that the container in the first argument takes from the second. */
+static CcGo items_before(const CcBuiltin *b) {
+    PyObject *self = b->c->in[0], *items = b->c->in[1];
+    if (cc_number_text(b->rec, items) || (PyDict_Check(self) && !cc_args_keys_known(b->rec, items)))
+        return stop(b, CC_R_DATA_SCALAR, b->callee->name);
+    cc_sym_fill(b->rec, items);
+    return cc_tens_is(items) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
+}
+
+CcGo cc_builtin_extends(CcRec *rec, CcAct *act, PyObject *list, PyObject *items) {
+    static const CcCallee extend = {.kind = CC_CALLEE_WRITE, .name = "list +="};
+    CcCalled c = {.in = {list, items}, .n = 2};
+    const CcBuiltin b = {.rec = rec, .act = act, .c = &c, .callee = &extend};
+    const CcGo go = cc_args_known(&b);
+    return go == CC_OK ? items_before(&b) : go;
+}
+
 static CcGo write_before(const CcBuiltin *b) {
     PyObject *const *in = b->c->in;
     const int n = cc_call_positional(b->c);
@@ -342,11 +364,7 @@ static CcGo write_before(const CcBuiltin *b) {
     cc_value_will_write(b->rec, in[0]);
     if (has(b, CC_TRAIT_HASHES) && n > 1 && !cc_distinct_members(b->rec, in[0], in[1]))
         return stop(b, CC_R_TENSOR_ITER, b->callee->name);
-    if (!has(b, CC_TRAIT_TAKES_ITEMS) || n < 2) return CC_OK;
-    if (cc_number_text(b->rec, in[1]) || (PyDict_Check(in[0]) && !cc_args_keys_known(b->rec, in[1])))
-        return stop(b, CC_R_DATA_SCALAR, b->callee->name);
-    cc_sym_fill(b->rec, in[1]);
-    return cc_tens_is(in[1]) ? stop(b, CC_R_TENSOR_ITER, b->callee->name) : cc_args_guard(b, 1, 1);
+    return has(b, CC_TRAIT_TAKES_ITEMS) && n > 1 ? items_before(b) : CC_OK;
 }
 
 static CcGo change_before(const CcBuiltin *b) {
@@ -370,7 +388,7 @@ static CcGo read_before(const CcBuiltin *b) {
 
 /* ------------------------------------------------------------------ perform */
 
-static CcGo sum(const CcBuiltin *b) { return cc_backcall_sum(b->rec, b->act, b->ev, b->c->in, b->c->n); }
+static CcGo sum(const CcBuiltin *b) { return cc_backcall_sum(b->rec, b->act, b->ev, b->c->func, b->c->in, b->c->n); }
 
 static CcGo reduce(const CcBuiltin *b) { return cc_backcall_reduce(b->rec, b->act, b->ev, b->c->in, b->c->n); }
 
@@ -666,6 +684,7 @@ CcGo cc_builtin_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const C
     const CcBuiltin b = {.rec = rec, .act = act, .ev = ev, .c = c, .callee = callee};
     const struct Kind *kind = kind_of(&b);
     if (c->n < CC_MAX(kind->least, (int)has(&b, CC_TRAIT_FIELDS))) return refuse(&b); /* the C code raises */
+    if (c->kwnames != NULL && has(&b, CC_TRAIT_POSITIONAL)) return refuse(&b);        /* it raises, too */
     if (has(&b, CC_TRAIT_TAKES_ITEMS) && c->n > 0) cc_builtin_will_take(rec, act, c->in[0]);
     cc_given_call(rec, c, callee);
     if (!cc_args_state(&b)) return refuse(&b);

@@ -139,9 +139,10 @@ bool cc_call_any_tensor(const CcCalled *c, int depth) {
 }
 
 static const char *callable_name(PyObject *f, char *buffer, size_t n) {
-    PyObject *name = PyObject_GetAttrString(f, "__qualname__");
-    if (name == NULL) cc_raised_clear();
+    const bool asked = cc_python_class(Py_TYPE(f)) && !PyType_Check(f); /* may run its __getattr__ once more */
+    PyObject *name = asked ? NULL : PyObject_GetAttrString(f, "__qualname__");
     const char *s = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    cc_raised_clear(); /* no name, or one with a lone surrogate */
     snprintf(buffer, n, "%s", s != NULL ? s : cc_type_name(f));
     Py_XDECREF(name);
     return buffer;
@@ -519,8 +520,9 @@ static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
 static CcGo special_break(CcRec *rec, CcAct *act, CcReason reason, PyObject *const *in, int n) {
     char name[96], text[256];
     PyObject *said = reason == CC_R_USER && n > 1 ? Py_NewRef(in[1]) : PyObject_GetAttrString(in[0], "reason");
-    cc_raised_clear();
     const char *msg = said != NULL && PyUnicode_Check(said) ? PyUnicode_AsUTF8(said) : "";
+    if (msg == NULL) msg = ""; /* a lone surrogate */
+    cc_raised_clear();
     if (reason == CC_R_USER) snprintf(text, sizeof text, "%s%s", *msg != '\0' ? ": " : "", msg);
     else
         snprintf(text, sizeof text, "%s%s%s%s", callable_name(in[0], name, sizeof name), *msg != '\0' ? " (" : "", msg,

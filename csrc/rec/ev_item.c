@@ -79,11 +79,21 @@ static bool key_readable(CcRec *rec, PyObject *o, PyObject *key) {
     return d == CC_DIRTY_NO;
 }
 
+/* Reading the bounds runs no __index__. */
+static bool plain_bounds(PyObject *slice) {
+    const PySliceObject *s = (const PySliceObject *)slice;
+    PyObject *const bounds[] = {s->start, s->stop, s->step};
+    for (int i = 0; i < CC_COUNT(bounds); i++)
+        if (bounds[i] != Py_None && !PyLong_CheckExact(bounds[i])) return false;
+    return true;
+}
+
 /* Guards the items that a slice takes of a list or tuple from outside. False: nothing is guarded. */
 static bool look_in_slice(CcRec *rec, PyObject *o, PyObject *slice) {
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
     Py_ssize_t start, stop, step;
     if (source < 0 || !(PyTuple_CheckExact(o) || PyList_CheckExact(o)) || dirty(rec, o)) return false;
+    if (!plain_bounds(slice)) return false;
     if (PySlice_Unpack(slice, &start, &stop, &step) < 0) {
         cc_raised_clear();
         return false;

@@ -1,10 +1,21 @@
 /* match statements: guards on what a pattern reads of its subject; except clauses: guards on an exception's classes. */
 #include "rec_events.h"
 
+static PyObject *str_match_args(void) {
+    static PyObject *name;
+    if (name == NULL) name = cc_obj_intern("__match_args__");
+    return name;
+}
+
+/* Borrowed. Not by attribute access, which would run a property of the class's metaclass once more. */
+static PyObject *match_args(PyObject *cls) {
+    return PyType_Check(cls) ? cc_type_lookup((PyTypeObject *)cls, str_match_args()) : NULL;
+}
+
 /* The names that a class pattern may read: its keywords, and all of __match_args__, because the number of positional
  * patterns is not known here. New list or NULL. */
 static PyObject *pattern_names(const CcEvent *ev) {
-    PyObject *args = PyObject_GetAttrString(ev->in[1], "__match_args__"), *names = PyList_New(0);
+    PyObject *args = match_args(ev->in[1]), *names = PyList_New(0);
     cc_raised_clear();
     for (int i = 0; names != NULL && i < 2; i++) {
         PyObject *from = i == 0 ? args : ev->in[2];
@@ -12,12 +23,12 @@ static PyObject *pattern_names(const CcEvent *ev) {
             if (PyUnicode_CheckExact(PyTuple_GET_ITEM(from, k)) && PyList_Append(names, PyTuple_GET_ITEM(from, k)) < 0)
                 cc_raised_clear();
     }
-    Py_XDECREF(args);
     return names;
 }
 
-/* A property, a Python descriptor or __getattr__: recorded as frames. */
+/* __getattribute__, a property, a Python descriptor or __getattr__: recorded as frames. */
 static bool python_lookup(PyObject *o, PyObject *name) {
+    if (cc_op_python_method(o, "__getattribute__")) return true;
     PyObject *d = cc_type_lookup(Py_TYPE(o), name), *dict = cc_obj_dict(o);
     if (d != NULL) return Py_IS_TYPE(d, &PyProperty_Type) || cc_python_class(Py_TYPE(d));
     return dict == NULL || PyDict_GetItemWithError(dict, name) == NULL;
@@ -27,13 +38,11 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = pattern_names(ev);
     (void)cc_given_class(rec, o, 0);
     (void)cc_given_class(rec, ev->in[1], 0);
-    PyObject *match_args = cc_obj_intern("__match_args__");
-    CcGo go = PyType_Check(ev->in[1]) ? cc_attr_before(rec, act, ev->in[1], match_args) : CC_OK;
-    PyObject *args = PyType_Check(ev->in[1]) ? cc_type_lookup((PyTypeObject *)ev->in[1], match_args) : NULL;
-    Py_DECREF(match_args);
+    CcGo go = PyType_Check(ev->in[1]) ? cc_attr_before(rec, act, ev->in[1], str_match_args()) : CC_OK;
+    PyObject *args = match_args(ev->in[1]);
     if (go == CC_OK && args != NULL && !cc_inside_guard(rec, args, 1)) /* the names and their order */
         go = cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, "__match_args__");
-    if (PyObject_IsInstance(o, ev->in[1]) == 1 && Py_TYPE(ev->in[1]) == &PyType_Type)
+    if (Py_TYPE(ev->in[1]) == &PyType_Type && PyObject_IsInstance(o, ev->in[1]) == 1)
         for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++)
             go = cc_attr_before(rec, act, o, PyList_GET_ITEM(names, i));
     cc_raised_clear();
@@ -44,10 +53,8 @@ static CcGo class_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
 static CcGo class_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0], *names = ev->result != NULL && ev->result != Py_None ? pattern_names(ev) : NULL;
     CcGo go = CC_OK;
-    PyObject *match_args = cc_obj_intern("__match_args__");
-    if (names != NULL && match_args != NULL && cc_type_lookup((PyTypeObject *)ev->in[1], match_args) != NULL)
-        go = cc_attr_after(rec, act, ev->in[1], match_args, cc_type_lookup((PyTypeObject *)ev->in[1], match_args));
-    Py_XDECREF(match_args);
+    if (names != NULL && match_args(ev->in[1]) != NULL)
+        go = cc_attr_after(rec, act, ev->in[1], str_match_args(), match_args(ev->in[1]));
     for (Py_ssize_t i = 0; go == CC_OK && names != NULL && i < PyList_GET_SIZE(names); i++) {
         PyObject *name = PyList_GET_ITEM(names, i);
         if (cc_tens_is(o) || python_lookup(o, name)) continue;

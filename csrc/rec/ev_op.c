@@ -129,9 +129,10 @@ bool cc_op_formats(const CcEvent *ev) {
 static bool names_items(const CcEvent *ev) {
     if (!cc_op_formats(ev)) return false;
     PyObject *text = ev->in[0];
-    const char *s = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : PyBytes_AS_STRING(text);
+    Py_ssize_t n = PyBytes_Check(text) ? PyBytes_GET_SIZE(text) : 0;
+    const char *s = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &n) : PyBytes_AS_STRING(text);
     if (s == NULL) cc_raised_clear(); /* a lone surrogate: it may name items */
-    return s == NULL || strstr(s, "%(") != NULL;
+    return s == NULL || cc_text_has(s, n, "%(");
 }
 
 CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
@@ -258,12 +259,22 @@ static bool extends(CcRec *rec, const CcEvent *ev) {
            cc_inside_guard(rec, items, 1);
 }
 
+/* list += items or list *= n for a list that this trace has written to. An effect does the same in a replay: only the
+ * right operand is read here. */
+static CcGo change_written(CcRec *rec, CcAct *act, const CcEvent *ev) {
+    PyObject *self = ev->in[0], *with = ev->in[1];
+    if (cc_value_unknown(rec, with)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(with));
+    return ev->arg != CC_NB_ADD || self == with ? CC_OK : cc_builtin_extends(rec, act, self, with);
+}
+
 static CcGo inplace_container(CcRec *rec, CcAct *act, const CcEvent *ev) {
     const int source = cc_value_source(rec, ev->in[0]);
     if (source < 0) return CC_OK;
     PyObject *with = ev->result != NULL ? ev->in[1] : NULL; /* it may have written something before it raised */
     if (with != NULL && PyAnySet_Check(ev->in[0]) && with != ev->in[0]) {
-        CC_RETRY_ALLOC(with, PyFrozenSet_New(with));
+        PyObject *members;
+        CC_RETRY_ALLOC(members, PyFrozenSet_New(with));
+        with = members;
         cc_vec_push(&rec->keep, with);
         cc_value_fresh(rec, with);
     } else if (with != NULL && (PyDict_Check(ev->in[0]) || ev->arg == CC_NB_ADD)) {
@@ -322,7 +333,8 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_node_check(rec, act, &spec);
     }
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
-    if (source >= 0 && counted(o)) cc_inside_size(rec, source, PyObject_Size(o));
+    const bool by_python = cc_op_python_method(o, "__bool__") || cc_op_python_method(o, "__len__");
+    if (source >= 0 && counted(o) && !by_python) cc_inside_size(rec, source, PyObject_Size(o));
     return CC_OK;
 }
 
@@ -428,7 +440,8 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
         if (in_place(ev)) {
             cc_value_will_write(rec, ev->in[0]);
             cc_builtin_will_take(rec, act, ev->in[0]);
-            if (PyList_CheckExact(ev->in[0]) && (cc_value_dirty_key(rec, ev->in[0]) || extends(rec, ev))) return CC_OK;
+            if (PyList_CheckExact(ev->in[0]) && cc_value_dirty_key(rec, ev->in[0])) return change_written(rec, act, ev);
+            if (PyList_CheckExact(ev->in[0]) && extends(rec, ev)) return CC_OK;
         }
         return cc_op_operator(rec, act, ev);
     case CC_EV_UNARY:

@@ -1,7 +1,6 @@
 /* Numbers and texts read from tensors, in containers and as keys. C code that compares, hashes or formats a container's
  * content depends on them: they become constants under guards, or the instruction is a break. */
 #include "rec_events.h"
-#include "rec_int.h"
 
 static bool settle_number(CcRec *rec, PyObject *o) {
     if (cc_sym_often_pinned(rec, o)) rec->differs = true; /* the event becomes a break */

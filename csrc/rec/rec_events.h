@@ -159,7 +159,7 @@ CcGo cc_backcall_unwrapped(CcRec *rec, CcEvent *ev, PyObject *func, PyObject *co
 /* performs defaultdict[key] for a missing key */
 CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
 /* Perform sum() and functools.reduce(): CC_DONE, or CC_OK to let C code do it. */
-CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *sum, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
 /* list.remove() on a list from outside: decides now which item is removed, because the operands of the comparisons may
  * change later. */
@@ -282,6 +282,7 @@ CcGo cc_builtin_after(CcRec *rec, CcAct *act, CcCalled *c, const CcCallee *calle
  * NULL: no longer known. cc_builtin_will_take noted the list's size before. */
 CC_BORROW PyObject *cc_builtin_taken(CcRec *rec, CcAct *act, PyObject *self, PyObject *with);
 void cc_builtin_will_take(CcRec *rec, CcAct *act, PyObject *self);
+CcGo cc_builtin_extends(CcRec *rec, CcAct *act, PyObject *list, PyObject *items); /* before list += items */
 /* Python code that C code has called since the event began has written something: a replay would write twice. */
 bool cc_builtin_stored(CcRec *rec, CcAct *act);
 

@@ -679,8 +679,8 @@ CcGo cc_rec_break(CcRec *rec, CcAct *act, CcReason reason, const char *what);
 /* An event could not be recorded after it was performed: marks the instruction, so that the next recording breaks
  * there, and gives up. */
 CcGo cc_rec_poison(CcRec *rec, CcAct *act, CcReason reason, const char *what);
-/* The same, and the next recording breaks at this instruction. */
 CcGo cc_rec_give_up(CcRec *rec); /* without a site */
+/* Gives up, and the next recording breaks at this instruction. */
 CcGo cc_rec_retry(CcRec *rec, const CcAct *act, PyCodeObject *co, int pc, CcReason reason, const char *what);
 /* The innermost frame whose callers can all be rebuilt: a recording can break at its instruction. NULL: there is no
  * frame. */

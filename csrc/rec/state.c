@@ -67,6 +67,17 @@ enum { FREE_DIGITS = 640, FREE_BITS = 2100 };
 
 static bool long_int(PyObject *o) { return PyLong_Check(o) && _PyLong_NumBits(o) > FREE_BITS; }
 
+/* A format that is given fields itself: "{:{}}", "{:>{b}}". */
+static bool nests(const char *s, Py_ssize_t n) {
+    bool field = false;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (s[i] == '{' && field) return true;
+        if (s[i] == '{' && s[i + 1] == '{') i++; /* a brace of the text */
+        else field = s[i] == '{' || (field && s[i] != '}');
+    }
+    return false;
+}
+
 /* Formats that depend on the locale: format(x, "n"), "{:n}".format(x), "{:{}}".format(x, "n"). */
 static bool by_locale(PyObject *const *in, int n) {
     const bool spec = n > 1 && in[0] != NULL && !PyUnicode_Check(in[0]);
@@ -75,7 +86,7 @@ static bool by_locale(PyObject *const *in, int n) {
     const char *s = text != NULL && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
     if (s == NULL) cc_raised_clear();
     if (s == NULL || size == 0) return false;
-    return spec ? s[size - 1] == 'n' : strstr(s, "n}") != NULL || strstr(s, ":{") != NULL;
+    return spec ? s[size - 1] == 'n' : cc_text_has(s, size, "n}") || nests(s, size);
 }
 
 static bool look(void *ctx, PyObject *o, int depth) {

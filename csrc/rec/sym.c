@@ -445,11 +445,11 @@ CcGo cc_sym_format(CcRec *rec, CcAct *act, CcEvent *ev) {
 }
 
 CcGo cc_sym_attr(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *tensor, PyObject *name) {
-    const char *text = PyUnicode_AsUTF8(name);
     PyObject *d = cc_sym_sized(rec, tensor) ? cc_type_lookup(Py_TYPE(tensor), name) : NULL;
-    if (d == NULL || !Py_IS_TYPE(d, &PyGetSetDescr_Type) || cc_torch_attr(tensor, name).cls != CC_T_META ||
-        !cc_sym_tells_size(text))
-        return CC_OK;
+    if (d == NULL || !Py_IS_TYPE(d, &PyGetSetDescr_Type) || cc_torch_attr(tensor, name).cls != CC_T_META) return CC_OK;
+    const char *text = PyUnicode_AsUTF8(name);
+    if (text == NULL) cc_raised_clear();
+    if (text == NULL || !cc_sym_tells_size(text)) return CC_OK;
     const CcProv *p = cc_value_find(rec, tensor);
     const unsigned fixed =
         p->origin == CC_O_SOURCE && strcmp(text, "shape") == 0 ? ~(unsigned)rec->trace->guards.g.at[p->id].dynamic : 0;
