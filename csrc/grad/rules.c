@@ -87,6 +87,16 @@ static int scaled(Adjoint *a, int v, CcOperand by) {
     return number_of(&by) == 1 && by.kind != CC_IN_NUMBER ? v : emit(a, CC_OP_mul, &t, value_of(v), by);
 }
 
+/* Number of elements of x that the node, a reduction, makes one of. */
+static int64_t reduced(const Adjoint *a, const CcNode *n) {
+    const CcType *x = type_of(a, cc_graph_source(a->g, n));
+    const int dims = cc_op_dims(a->g, n);
+    int64_t count = 1;
+    for (int d = 0; d < x->ndim; d++)
+        if (dims >= 0 && dims >> (x->ndim - 1 - d) & 1) count *= x->size[d];
+    return count;
+}
+
 /* Does torch compute this derivative in another way than the op's row, or not at all? */
 static bool is_torchs(const Adjoint *a, const CcNode *n) {
     const CcOperand *second = n->n_in > 1 ? cc_graph_operand(a->g, n, 1) : NULL,
@@ -97,7 +107,7 @@ static bool is_torchs(const Adjoint *a, const CcNode *n) {
     case CC_OP_xlog1py: return second && second->kind == CC_IN_FLOAT && isnan(second->f);
     case CC_OP_var:
     case CC_OP_std: /* no degrees of freedom are left */
-        return cc_op_count(a->g, n) <= (third && third->kind != CC_IN_NONE ? number_of(third) : 1);
+        return (double)reduced(a, n) <= (third && third->kind != CC_IN_NONE ? number_of(third) : 1);
     default: return false;
     }
 }
