@@ -382,6 +382,28 @@ def test_a_failing_undo_is_an_error(monkeypatch):
     twice_then_large("copy_", r"could not be undone \(no room\).*dynamic=False", monkeypatch)
 
 
+def test_a_write_from_an_expanded_operand_is_undone():
+    """Only the written tensor is put back: torch refuses to write to the expanded one."""
+
+    def f(big, x, k):
+        big[0].copy_(x[0, 0].expand(40))
+        y = x.clone()
+        y[0] = 1
+        try:
+            return torch.linalg.cholesky(k) + (x + y.sin()).sum()
+        except torch.linalg.LinAlgError:
+            return big.sum()
+
+    fn = ccompile.compile(f)
+    for n, sign in ((8, 1), (9, 1), (10, 1), (11, -1), (12, 1), (13, -1), (13, 1), (13, -1)):
+        x, k, seen = torch.full((n, 16), float(n)), torch.eye(4) * sign, []
+        for call in (f, fn):
+            big = torch.zeros(100, 40)
+            seen.append((call(big, x, k), big, big._version))
+        torch.testing.assert_close(seen[1][0], seen[0][0])
+        assert seen[1][1].equal(seen[0][1]) and seen[1][2] == seen[0][2]
+
+
 def test_random_numbers_of_gpus_are_put_back(monkeypatch):
     """What ran ahead of the guard may have drawn some on a GPU: its generator is as it was for what is run instead."""
 

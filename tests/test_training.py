@@ -896,3 +896,20 @@ def test_a_write_to_what_has_no_gradient(name, where):
             found.append((loss, w.grad, x))
     for got, want in zip(found[4:], found[:4], strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sparse_gradient_arrives():
+    """That of a table of embeddings which the function computes."""
+
+    def f(p):
+        return -(p * 2) * 3 * 0.5
+
+    fn, index = ccompile.compile(f), torch.tensor([1, 3, 1])
+    for _ in range(4):
+        got = []
+        for call in (f, fn):
+            p = torch.ones(5, 3, requires_grad=True)
+            F.embedding(index, call(p), sparse=True).sum().backward()
+            got.append(p.grad)
+        assert got[0].layout == got[1].layout == torch.sparse_coo
+        assert got[0].to_dense().equal(got[1].to_dense())
