@@ -1813,3 +1813,26 @@ def test_a_list_is_extended_that_was_written_before(change, items):
         return f, log
 
     same(make, build=True, calls=5, hit=False, make_args=lambda i: (T(2, seed=i), items(i)))
+
+
+SIZED_BY_A_TENSOR = {  # torch's C code reads t, a 0-dim tensor of an int, where it expects an int
+    "sum": lambda x, t: x.sum(t) * 2,
+    "amax": lambda x, t: x.amax(dim=t) * 2,
+    "mean of a list": lambda x, t: x.mean([t]) * 2,
+    "pool": lambda x, t: torch.nn.functional.max_pool2d(x[None], t + 1) * 2,
+    "conv": lambda x, t: torch.conv2d(x[None, :1], torch.ones(1, 1, 2, 2), stride=t + 1) * 2,
+    "fft": lambda x, t: torch.fft.fft(x, t + 2).real * 2,
+    "permute": lambda x, t: x.permute(t, 1 - t, 2) * 2,
+    "squeeze": lambda x, t: x[:1].unsqueeze(2).squeeze([t * 2]) * 2,
+    "where": lambda x, t: torch.where(condition=x[0, 0] > t)[0] * 2,
+}
+
+
+@pytest.mark.parametrize("name", SIZED_BY_A_TENSOR)
+def test_a_tensor_decides_a_size(name):
+    f = SIZED_BY_A_TENSOR[name]
+    fn, x = ccompile.compile(f), torch.arange(60.0).view(3, 4, 5) - 2
+    for value in (1, 1, 1, 0, 0, 1):
+        t = torch.tensor(value)
+        want, got = f(x, t), fn(x, t)
+        assert got.shape == want.shape and torch.equal(got, want)

@@ -330,6 +330,25 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     return torch_operands(rec, act, c, takes_data(t));
 }
 
+static bool is_integer(PyObject *o) {
+    if (!cc_tens_is(o)) return false;
+    CcTensor t;
+    cc_tens_read(o, false, &t);
+    return t.type.ndim < 0 || (t.type.ndim == 0 && cc_dtype_info((CcDtype)t.type.dtype)->kind != 'f');
+}
+
+/* Is there a tensor, behind the first operand, that torch may read as a size or a dim? x.sum(t), F.max_pool2d(x, [t, 2]) */
+static bool gives_sizes(const CcCalled *c) {
+    for (int i = 1; i < c->n; i++) {
+        PyObject *o = c->in[i];
+        if (is_integer(o)) return true;
+        if (!PyTuple_Check(o) && !PyList_Check(o)) continue;
+        for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(o); k++)
+            if (is_integer(PySequence_Fast_GET_ITEM(o, k))) return true;
+    }
+    return false;
+}
+
 static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result) {
     if (result == NULL) { /* whether it raises may depend on data, or on the sizes and numbers that it gets */
         if (cc_call_any_tensor(c, 2) && t->cls != CC_T_META)
@@ -373,7 +392,7 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
                              .name = t->name,
                              .flags = flags,
                              .bound = status == 0 ? &bound : NULL,
-                             .dynamic = t->dynamic_shape && status != 0,
+                             .dynamic = status != 0 && (t->dynamic_shape || (t->cls == CC_T_OP && gives_sizes(c))),
                              .state = t->cls == CC_T_SET_STATE,
                              .makes = t->cls == CC_T_MAKE,
                              .safe = (t->cls == CC_T_OP || t->cls == CC_T_MAKE) && !t->raises};

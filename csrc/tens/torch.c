@@ -229,7 +229,7 @@ static void apply_arguments(const Fact *f, int bound, PyObject *const *args, Py_
         PyObject *result = argument(args, n, kwnames, -1, "out");
         if (result && result != Py_None) flags |= W;
     }
-    if ((flags & N) && tensors_in(args, n) + bound == 1 && total + bound == 1) flags |= D;
+    if ((flags & N) && tensors_in(args, total) + bound == 1 && total + bound == 1) flags |= D;
     if ((flags & S) && shaped_by_tensor(args, n, kwnames, f->position - bound)) flags |= D;
     if ((flags & M) && n > 1 - bound && mask_index(args[1 - bound], 0)) flags |= D;
     if ((flags & Z) && total + bound <= 1) out->cls = CC_T_META;
