@@ -85,7 +85,7 @@ SIZES = {
     "volume": (randn(1, 2, 4, 5, 6), {"size": (8, 3, 13), "mode": "trilinear"}),
     "double": (randn(1, 3, 9, 11).double(), {"scale_factor": 1.7, "mode": "bilinear"}),
     "nearest-doubles": (randn(1, 3, 3, 4), {"size": (6, 8), "mode": "nearest"}),
-    "nearest-factor": (randn(1, 3, 3, 4), {"scale_factor": (2.3, 2.2), "mode": "nearest"}),
+    "nearest-factor": (randn(1, 3, 3, 4), {"scale_factor": (2.4, 2.3), "mode": "nearest"}),
     "exact": (randn(1, 3, 5, 7), {"size": (8, 3), "mode": "nearest-exact"}),
     "nearest-bytes": ((randn(2, 3, 5, 7) * 50 + 100).to(torch.uint8), {"size": (8, 3), "mode": "nearest"}),
 }
