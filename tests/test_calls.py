@@ -536,6 +536,18 @@ def instance_check(log):
     return f
 
 
+def taken_apart(cls):
+    p = cls()
+
+    def f(x):
+        match p:
+            case cls(a):
+                return x + a
+        return x
+
+    return f
+
+
 def attribute_of_a_pattern(log):
     class Point:
         __match_args__ = ("x",)
@@ -547,15 +559,7 @@ def attribute_of_a_pattern(log):
             log.append(name)
             return object.__getattribute__(self, name)
 
-    p = Point()
-
-    def f(x):
-        match p:
-            case Point(a):
-                return x + a
-        return x
-
-    return f
+    return taken_apart(Point)
 
 
 def names_of_a_pattern(log):
@@ -569,15 +573,7 @@ def names_of_a_pattern(log):
         def __init__(self):
             self.x = 1
 
-    p = Point()
-
-    def f(x):
-        match p:
-            case Point(a):
-                return x + a
-        return x
-
-    return f
+    return taken_apart(Point)
 
 
 def bounds_of_a_slice(log):

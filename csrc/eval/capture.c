@@ -249,8 +249,7 @@ static const char *make_buffers(const CcTrace *t, const CcCallState *x, Graph *g
         CcTensor v;
         cc_tens_read(input_of(t, x, i), true, &v);
         if (v.type.requires_grad && cc_mode_grad(&t->mode)) return "an input that requires a gradient moves";
-        for (int d = 0; d < v.type.ndim; d++)
-            if (v.type.size[d] > 1 && v.type.stride[d] == 0) return "an input that moves repeats its elements";
+        if (cc_type_repeats(&v.type)) return "an input that moves repeats its elements";
         v.type.requires_grad = false;
         g->in[i].buffer = cc_tens_empty(&v.type, NULL);
         if (g->in[i].buffer == NULL || PyList_Append(g->buffers, g->in[i].buffer) < 0)

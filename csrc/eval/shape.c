@@ -444,13 +444,12 @@ bool cc_shape_length(const CcNode *n, PyObject *r) {
     return length == n->n_out;
 }
 
-/* torch refuses to write to a tensor of which several elements share memory: the node can only read it. */
-static bool expanded(PyObject *tensor) {
+/* An operand that the node may write to; it can only read what repeats its elements. */
+static bool is_writable(PyObject *o) {
     CcTensor t;
-    cc_tens_read(tensor, false, &t);
-    for (int d = 0; d < t.type.ndim; d++)
-        if (t.type.size[d] > 1 && t.type.stride[d] == 0) return true;
-    return false;
+    if (o == NULL || !cc_tens_is(o)) return false;
+    cc_tens_read(o, false, &t);
+    return !cc_type_repeats(&t.type);
 }
 
 static int save(Explorer *e, const CcNode *n) {
@@ -458,7 +457,7 @@ static int save(Explorer *e, const CcNode *n) {
     for (int i = 0; status == 0 && n->flags & CC_N_WRITES && i < n->n_in; i++) {
         const CcOperand *o = cc_graph_operand(e->t->graph, n, i);
         PyObject *v = o->kind == CC_IN_VALUE ? e->x->value[o->value] : NULL;
-        if (v != NULL && cc_tens_is(v) && !expanded(v)) status = cc_rollback_write(&e->undo, v);
+        if (is_writable(v)) status = cc_rollback_write(&e->undo, v);
     }
     return status;
 }

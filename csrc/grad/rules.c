@@ -4,6 +4,7 @@
  * A gradient has the shape and dtype of its value, and any strides. An operand that was broadcast gets the sum over the
  * dims in which it was. */
 #include <math.h>
+
 #include "grad_int.h"
 
 /* ------------------------------------------------------------------ derivative rows */
@@ -89,12 +90,7 @@ static int scaled(Adjoint *a, int v, CcOperand by) {
 
 /* Number of elements of x that the node, a reduction, makes one of. */
 static int64_t reduced(const Adjoint *a, const CcNode *n) {
-    const CcType *x = type_of(a, cc_graph_source(a->g, n));
-    const int dims = cc_op_dims(a->g, n);
-    int64_t count = 1;
-    for (int d = 0; d < x->ndim; d++)
-        if (dims >= 0 && dims >> (x->ndim - 1 - d) & 1) count *= x->size[d];
-    return count;
+    return cc_type_numel(type_of(a, cc_graph_source(a->g, n))) / CC_MAX(1, cc_type_numel(type_of(a, n->out0)));
 }
 
 /* Does torch compute this derivative in another way than the op's row, or not at all? */

@@ -116,8 +116,9 @@ static bool has_strides(const CcIn_conv *in, int dims) {
     return any;
 }
 
-/* The positions of the image that the convolution reads, as a view. */
+/* The positions of the image that the convolution reads, as a view; the image itself if these are all. */
 static int picked(Adjoint *a, const CcIn_conv *in, int image, int dims) {
+    if (!has_strides(in, dims)) return image;
     CcType t = *type_of(a, image);
     CcOperand list[1 + 2 * CC_SPATIAL] = {value_of(image)};
     t.requires_grad = 0;
@@ -178,7 +179,6 @@ static int product_dw(Adjoint *a, int g, int x, const CcType *w) {
 
 static void conv_by_products(Adjoint *a, const CcIn_conv *in, int image, int y, int dims) {
     const CcType w = cc_adjoint_dense(type_of(a, in->weight.value)), whole = *type_of(a, image);
-    const bool picks = has_strides(in, dims);
     const int g = planes(a, y);
     if (wants(a, in->x)) {
         CcType to = w, part = cc_adjoint_dense(type_of(a, y));
@@ -188,11 +188,10 @@ static void conv_by_products(Adjoint *a, const CcIn_conv *in, int image, int y, 
         cc_type_make_contiguous(&part);
         const int weight = cc_adjoint_reshaped(a, in->weight.value, &to);
         const int product = cc_adjoint_product(a, cc_adjoint_transposed(a, weight), g, -1);
-        const int dx = picks ? unpicked(a, in, cc_adjoint_reshaped(a, product, &part), &whole, dims) : product;
-        add_framed(a, in->x.value, dx);
+        add_framed(a, in->x.value, unpicked(a, in, cc_adjoint_reshaped(a, product, &part), &whole, dims));
     }
     if (wants(a, in->weight)) {
-        const int x = planes(a, picks ? picked(a, in, image, dims) : image);
+        const int x = planes(a, picked(a, in, image, dims));
         cc_adjoint_add(a, in->weight.value, cc_adjoint_reshaped(a, product_dw(a, g, x, &w), &w));
     }
 }

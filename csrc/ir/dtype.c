@@ -68,6 +68,12 @@ int64_t cc_type_extent(const CcType *t) {
     return n;
 }
 
+bool cc_type_repeats(const CcType *t) {
+    for (int d = 0; d < t->ndim; d++)
+        if (t->stride[d] == 0 && t->size[d] > 1) return true;
+    return false;
+}
+
 bool cc_type_dense(const CcType *t) {
     if (t->ndim < 0) return false;
     if (cc_type_numel(t) == 0) return true;

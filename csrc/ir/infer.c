@@ -152,9 +152,7 @@ static int root(const CcGraph *g, int value) {
  * partly with an input (assert_no_partial_overlap). */
 static bool may_write(const Ask *a) {
     const CcType *t = in(a, 0);
-    if (!t) return false;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->stride[d] == 0 && t->size[d] > 1) return false;
+    if (!t || cc_type_repeats(t)) return false;
     const int written = operand(a, 0)->value, own = root(a->g, written);
     for (int i = 1; i < a->n->n_in; i++)
         if (in(a, i) && operand(a, i)->value != written && root(a->g, operand(a, i)->value) == own) return false;

@@ -54,6 +54,8 @@ void cc_type_make_channels_last(CcType *t); /* makes dim 1, the channels, innerm
 int64_t cc_type_extent(const CcType *t);
 /* the elements fill one block of memory, each exactly once, in any order of dims */
 bool cc_type_dense(const CcType *t);
+/* Has a dim a stride of 0, so that elements share memory? torch writes to no such tensor (assert_no_internal_overlap). */
+bool cc_type_repeats(const CcType *t);
 /* Can strides alone give `from` the shape and strides of `to`, with the elements in the same order? Follows torch's
  * reshape (at::detail::computeStride): dims that are contiguous with each other may be split and merged. */
 bool cc_type_reshapes(const CcType *from, const CcType *to);

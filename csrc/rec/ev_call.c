@@ -334,11 +334,12 @@ static bool is_integer(PyObject *o) {
     if (!cc_tens_is(o)) return false;
     CcTensor t;
     cc_tens_read(o, false, &t);
-    return t.type.ndim < 0 || (t.type.ndim == 0 && cc_dtype_info((CcDtype)t.type.dtype)->kind != 'f');
+    return t.type.ndim == 0 && cc_dtype_info((CcDtype)t.type.dtype)->kind != 'f';
 }
 
-/* Is there a tensor, behind the first operand, that torch may read as a size or a dim? x.sum(t), F.max_pool2d(x, [t, 2]) */
-static bool gives_sizes(const CcCalled *c) {
+/* Is there a tensor, behind the first operand, that torch may read as a size or a dim, if the op has no binding? x.sum(t),
+ * F.max_pool2d(x, [t, 2]); but also torch.lcm(x, t), whose operand it is. */
+static bool may_give_sizes(const CcCalled *c) {
     for (int i = 1; i < c->n; i++) {
         PyObject *o = c->in[i];
         if (is_integer(o)) return true;
@@ -384,6 +385,10 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     CcBound bound;
     const int n_kw = cc_obj_count(c->kwnames);
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
+    /* The result's shape is a guess: a replay compares it with the recorded one, provided that it can run again. */
+    const bool guessed = status != 0 && t->cls == CC_T_OP && !t->dynamic_shape && may_give_sizes(c);
+    const bool checked =
+        guessed && !(flags & (CC_N_WRITES | CC_N_RANDOM)) && !rec->trace->impure && cc_opaque_checkable(result);
     const CcCallSpec spec = {.form = CC_F_CALL,
                              .target = c->func,
                              .kwnames = c->kwnames,
@@ -392,7 +397,8 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
                              .name = t->name,
                              .flags = flags,
                              .bound = status == 0 ? &bound : NULL,
-                             .dynamic = status != 0 && (t->dynamic_shape || (t->cls == CC_T_OP && gives_sizes(c))),
+                             .dynamic = (t->dynamic_shape && status != 0) || (guessed && !checked),
+                             .checked = checked,
                              .state = t->cls == CC_T_SET_STATE,
                              .makes = t->cls == CC_T_MAKE,
                              .safe = (t->cls == CC_T_OP || t->cls == CC_T_MAKE) && !t->raises};

@@ -16,7 +16,6 @@ static PyObject *match_args(PyObject *cls) {
  * patterns is not known here. New list or NULL. */
 static PyObject *pattern_names(const CcEvent *ev) {
     PyObject *args = match_args(ev->in[1]), *names = PyList_New(0);
-    cc_raised_clear();
     for (int i = 0; names != NULL && i < 2; i++) {
         PyObject *from = i == 0 ? args : ev->in[2];
         for (Py_ssize_t k = 0; from != NULL && PyTuple_CheckExact(from) && k < PyTuple_GET_SIZE(from); k++)

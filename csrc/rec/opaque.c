@@ -69,7 +69,7 @@ static bool op_writes(PyObject *op, PyObject *kwnames) {
     return writes;
 }
 
-static bool checkable(PyObject *result) {
+bool cc_opaque_checkable(PyObject *result) {
     if (cc_tens_is(result)) {
         CcTensor t;
         cc_tens_read(result, false, &t);
@@ -77,7 +77,8 @@ static bool checkable(PyObject *result) {
     }
     if (!PyTuple_Check(result) && !PyList_CheckExact(result)) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(result); i++)
-        if (!cc_tens_is(PySequence_Fast_GET_ITEM(result, i)) || !checkable(PySequence_Fast_GET_ITEM(result, i)))
+        if (!cc_tens_is(PySequence_Fast_GET_ITEM(result, i)) ||
+            !cc_opaque_checkable(PySequence_Fast_GET_ITEM(result, i)))
             return false;
     return true;
 }
@@ -111,11 +112,11 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
         PyErr_Restore(type, value, tb);
     } else {
         /* Shapes may depend on data: a replay compares them with the recorded ones, provided that it can run again. */
-        const bool checked = !writes && !rec->trace->impure && checkable(ev->result);
+        const bool checked = !writes && !rec->trace->impure && cc_opaque_checkable(ev->result);
         /* Without a result, an op of torch's own that writes nothing checks something (aten._assert_async); another
          * library's may do anything. */
         const bool none = ev->result == Py_None, effect = writes || none;
-        const bool checks = none && !writes && kernel == CC_KERNEL_C && strncmp(name, "aten", 4) == 0;
+        const bool checks = none && !writes && kernel == CC_KERNEL_C && strncmp(name, "aten.", 5) == 0;
         const CcCallSpec spec = {.form = CC_F_CALL,
                                  .target = f,
                                  .kwnames = kwnames,
@@ -208,7 +209,7 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
     const uint64_t before = writes_to(in, n);
     ev->result = cc_call_unseen(act, f, in, n, kwnames);
     (void)cc_look_take_read(); /* forward may read data, because a replay calls it again */
-    if (ev->result != NULL && checkable(ev->result)) {
+    if (ev->result != NULL && cc_opaque_checkable(ev->result)) {
         CcFunction function;
         if (!cc_custom_record(rec, act, PyCFunction_GET_SELF(f), in, n, ev->result, writes_to(in, n) != before,
                               &function))

@@ -192,6 +192,8 @@ bool cc_custom_record(CcRec *rec, const CcAct *act, PyObject *cls, PyObject *con
 /* ---- opaque.c ---- */
 CC_MUST int cc_opaque_init(void);
 bool cc_opaque_is_op(PyObject *o); /* an op of torch.ops */
+/* Are these tensors whose metadata a replay can compare with the recorded ones? */
+bool cc_opaque_checkable(PyObject *result);
 CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
 /* Does the call set torch's own state, as one node? */
 bool cc_opaque_sets(CcRec *rec, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);

@@ -45,12 +45,7 @@ static bool is_first(const CcTensorDesc *t) {
 }
 
 /* Elements may have gaps but must not share memory. */
-static bool apart(const CcType *t) {
-    if (!cc_prim_float(t)) return false;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->size[d] > 1 && t->stride[d] == 0) return false;
-    return true;
-}
+static bool apart(const CcType *t) { return cc_prim_float(t) && !cc_type_repeats(t); }
 
 /* Describes an image or a result channels-last; -1: its elements share memory, or it is of no float dtype. */
 static int describe_image(const CcType *t, CcTensorDesc *d) {
