@@ -385,7 +385,7 @@ def watch(options, argv, shim):
     bad, after = 0, ""
     while after is not None:
         r, w = os.pipe()
-        path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "python")])
         env = {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": shim}
         command = [sys.executable, "-W", "ignore", __file__, *argv, "--pipe", str(w), "--after", after]
         with tempfile.TemporaryFile("w+") as errors:

@@ -152,8 +152,11 @@ row("L:matrix_norm", *(lambda m, o=o: A(m.x(4, 5), o) for o in ("fro", "nuc", 1,
 
 # ---- linear algebra ----------------------------------------------------------------------------------------------------------
 each("L:inv L:det L:slogdet L:matrix_exp L:pinv L:lu L:lu_factor L:svdvals L:eigvals L:cond F:inverse F:det F:logdet F:slogdet F:matrix_exp F:pinverse M:inverse M:det", lambda m: A(square(m)), lambda m: A(square(m, 3, (2,))), **FAR)
-each("L:cholesky L:eigvalsh F:cholesky F:cholesky_inverse M:cholesky", lambda m: A(positive(m)), **FAR)
-each("L:qr F:qr L:matrix_rank F:geqrf", lambda m: A(m.x(5, 3)), **FAR)
+each("L:cholesky L:eigvalsh F:cholesky_inverse", lambda m: A(positive(m)), **FAR)
+each("L:qr L:matrix_rank F:geqrf", lambda m: A(m.x(5, 3)), **FAR)
+if torch.__version__ < (2, 14):  # later ones raise in any case
+    each("F:cholesky M:cholesky", lambda m: A(positive(m)), **FAR)
+    each("F:qr", lambda m: A(m.x(5, 3)), **FAR)
 row("L:solve", lambda m: A(square(m), m.x(4, 2)), lambda m: A(square(m), m.x(4)), **FAR)
 row("L:solve_triangular", lambda m: A(square(m).triu(), m.x(4, 2), upper=True), **FAR)
 row("L:lstsq", lambda m: A(m.x(5, 3), m.x(5, 2)), dtypes=F2, ulp=4096, norm=True, breaks=True)

@@ -56,7 +56,8 @@ def once(fn):
 def logit_eps(x, eps):
     """eps and 1 - eps are of x's dtype."""
     low = torch.tensor(eps, dtype=x.dtype if x.dtype.is_floating_point else torch.float32)
-    return once(torch.logit)(x.clamp(low, 1 - low))
+    inside = (x >= low) & (x <= 1 - low)  # the gradient of all others is 0
+    return once(torch.logit)(torch.where(inside, x, x.detach().clamp(low, 1 - low)))
 
 
 def loss(fn, *kinds, round=lambda fn: fn, **options):

@@ -29,7 +29,7 @@ DTYPES = {str(d).split(".")[1]: d for d in core.FLOATS + core.INTS}
 
 @pytest.fixture(scope="session")
 def lib(tmp_path_factory):
-    return harness.load(core_library.built(tmp_path_factory))
+    return grads.informed(harness.load(core_library.built(tmp_path_factory)))
 
 
 @pytest.fixture

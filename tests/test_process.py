@@ -18,7 +18,7 @@ compile = (lambda fn: fn) if EAGER else ccompile.compile
 
 def run(program, *args):
     env = {key: value for key, value in os.environ.items() if key != "CCOMPILE_VERIFY"}
-    path = os.pathsep.join([str(ROOT / "python"), env.get("PYTHONPATH", "")])
+    path = os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(ROOT / "python")])
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", HEAD + program, *args], text=True, timeout=300,
                           env={**env, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return done.returncode, done.stdout, done.stderr

@@ -24,7 +24,7 @@ def results(mode, how, names, cache):
     here = pathlib.Path(__file__).parent.parent / "python"
     # As a user has it: the suite's CCOMPILE_VERIFY would set wrong kernels aside.
     env = {key: value for key, value in os.environ.items() if not key.startswith("CCOMPILE_")}
-    env.update(PYTHONPATH=os.pathsep.join([str(here), env.get("PYTHONPATH", "")]), CCOMPILE_CACHE_DIR=str(cache))
+    env.update(PYTHONPATH=os.pathsep.join([*filter(None, [env.get("PYTHONPATH")]), str(here)]), CCOMPILE_CACHE_DIR=str(cache))
     done = subprocess.run(
         [sys.executable, str(HERE / "run.py"), mode, how, *names],
         env=env,

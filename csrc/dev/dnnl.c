@@ -268,7 +268,7 @@ static CcTensorDesc outside_of(const CcPrim *p, int role) {
 /* Is the f32 operand of a product in lower precision, that autocast casts, to be rounded to it? */
 static bool is_rounded(const CcPrim *p, int role) {
     const CcDtype dst = p->desc.dst.dtype;
-    return p->inner == CC_DT_F32 && (role == SRC || role == WEIGHTS) && (dst == CC_DT_BF16 || dst == CC_DT_F16) &&
+    return p->inner == CC_DT_F32 && (role == SRC || role == WEIGHTS) && cc_dtype_is_half(dst) &&
            tensor_of(&p->desc, role)->dtype == CC_DT_F32;
 }
 

@@ -390,8 +390,7 @@ int64_t cc_gemm_padding(int64_t m) {
 }
 
 bool cc_gemm_can(const CcGemm *g) {
-    return g->dtype == CC_DT_F32 ||
-           ((g->dtype == CC_DT_BF16 || g->dtype == CC_DT_F16) && kernels_of_cpu()->lanes > 4 && g->k <= MOST_K);
+    return g->dtype == CC_DT_F32 || (cc_dtype_is_half(g->dtype) && kernels_of_cpu()->lanes > 4 && g->k <= MOST_K);
 }
 
 size_t cc_gemm_bytes(const CcGemm *g) {

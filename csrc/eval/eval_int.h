@@ -208,6 +208,10 @@ bool cc_autograd_ready(void); /* false: this torch has no such nodes */
 CC_MUST int cc_autograd_apply(const CcAutogradKind *kind, void *run, PyObject *const *in, int n_in, PyObject **out,
                               int n_out);
 
+/* ---- formulas.c ---- */
+/* Makes sure that torch has been asked for its formulas. False: that failed for now, so no derivative is known. */
+bool cc_formulas_ask(void);
+
 /* ---- draw.c ---- */
 /* torch.empty(type).bernoulli_(p) of bools on the CPU; the type is dense. */
 CC_MUST CC_NEW PyObject *cc_draw_bools(const CcType *type, double p);

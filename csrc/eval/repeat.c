@@ -61,7 +61,7 @@ static PyObject *cast(PyObject *t, CcDtype to) {
 
 /* An operand as eager computes with it: in f32 if the result is of half precision, to which autocast casts it first. */
 static PyObject *widened(const Operands *o, CcOperand of, CcDtype result) {
-    const bool half = result == CC_DT_BF16 || result == CC_DT_F16;
+    const bool half = cc_dtype_is_half(result);
     return half ? cast(cast(tensor_of(o, of), result), CC_DT_F32) : tensor_of(o, of);
 }
 

@@ -330,7 +330,7 @@ static bool is_coarse(const CcGraph *g, const CcStage *s) {
         const CcNode *n = &g->node.at[s->node.at[i]];
         for (int k = 0; k < n->n_out; k++) {
             const int dtype = g->val.at[n->out0 + k].type.dtype;
-            if (dtype == CC_DT_BF16 || dtype == CC_DT_F16) return true;
+            if (cc_dtype_is_half(dtype)) return true;
         }
     }
     return false;

@@ -454,7 +454,7 @@ static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
 }
 
 CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
-    if (!s->trace->needs_grad || !cc_autograd_ready()) return NULL;
+    if (!s->trace->needs_grad || !cc_autograd_ready() || !cc_formulas_ask()) return NULL;
     CcTraining *t = cc_mem_get(sizeof *t);
     bool *whole = cc_mem_get((size_t)g->node.n + 1);
     *t = (CcTraining){.refs = 1,

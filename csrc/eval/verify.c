@@ -24,12 +24,10 @@ double cc_verify_largest(PyObject *tensor) {
     return isfinite(v) && v > 0 ? v : 0;
 }
 
-static bool is_half(CcDtype dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
-
 static bool half_result(const CcTrace *t, const CcGraph *g, const CcNode *n) {
     (void)t;
     bool is = false;
-    for (int k = 0; k < n->n_out; k++) is = is || is_half((CcDtype)g->val.at[n->out0 + k].type.dtype);
+    for (int k = 0; k < n->n_out; k++) is = is || cc_dtype_is_half(g->val.at[n->out0 + k].type.dtype);
     return is;
 }
 

@@ -60,7 +60,7 @@ const char *cc_gen_cuda_ref(const CcLoop *loop, int node) {
 const char *cc_gen_cuda_cast(CcDtype from, CcDtype to, const char *x) {
     const CcDtypeInfo *f = cc_dtype_info(from), *t = cc_dtype_info(to);
     char *out = ring();
-    if (from == CC_DT_F16 || from == CC_DT_BF16) snprintf(out, ROOM, "cc_float(%s)", x);
+    if (cc_dtype_is_half(from)) snprintf(out, ROOM, "cc_float(%s)", x);
     else if (to == CC_DT_F16) snprintf(out, ROOM, "cc_to_half(%s)", x);
     else if (to == CC_DT_BF16) snprintf(out, ROOM, "cc_to_bfloat(%s)", x);
     else if (to == CC_DT_BOOL) snprintf(out, ROOM, "%s != 0", x);

@@ -61,14 +61,14 @@ static int64_t wrap(CcDtype dt, int64_t v) {
 static void read_one(CcDtype dt, const char *p, Cell *out) {
     int64_t v = 0;
     memcpy(&v, p, cc_dtype_info(dt)->size);
-    if (dt == CC_DT_BF16 || dt == CC_DT_F16) out->f = cc_dtype_widen(dt, (uint16_t)v);
+    if (cc_dtype_is_half(dt)) out->f = cc_dtype_widen(dt, (uint16_t)v);
     else if (dt == CC_DT_F32) memcpy(&out->f, &v, sizeof out->f);
     else out->i = dt == CC_DT_F64 ? v : dt == CC_DT_BOOL ? v != 0 : wrap(dt, v);
 }
 
 static void write_one(CcDtype dt, Cell x, char *p) {
     int64_t v = x.i;
-    if (dt == CC_DT_BF16 || dt == CC_DT_F16) v = cc_dtype_narrow(dt, x.f);
+    if (cc_dtype_is_half(dt)) v = cc_dtype_narrow(dt, x.f);
     else if (dt == CC_DT_F32) memcpy(&v, &x.f, sizeof x.f);
     memcpy(p, &v, (size_t)cc_dtype_info(dt)->size);
 }
@@ -148,7 +148,7 @@ static void convert(CcDtype from, CcDtype to, const Cell *in, Cell *out, int n) 
         if (to == CC_DT_BOOL) out[k].i = s == 'i' ? in[k].i != 0 : v != 0;
         else if (t == 'i') out[k].i = wrap(to, s == 'i' ? in[k].i : truncated(to, v));
         else if (t == 'd') out[k].d = s == 'i' ? (double)in[k].i : v;
-        else if (to == CC_DT_BF16 || to == CC_DT_F16) out[k].f = cc_dtype_widen(to, cc_dtype_narrow(to, in[k].f));
+        else if (cc_dtype_is_half(to)) out[k].f = cc_dtype_widen(to, cc_dtype_narrow(to, in[k].f));
         else out[k].f = s == 'i' ? (float)in[k].i : s == 's' ? in[k].f : (float)v;
     }
 }

@@ -46,7 +46,9 @@ static double scale_of(const Adjoint *a, const Attention *in) {
     return in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q->size[q->ndim - 1]) : number_of(&in->scale);
 }
 
-static int widened(Adjoint *a, int v) { return is_half(type_of(a, v)) ? cc_adjoint_cast(a, v, CC_DT_F32) : v; }
+static int widened(Adjoint *a, int v) {
+    return cc_dtype_is_half(type_of(a, v)->dtype) ? cc_adjoint_cast(a, v, CC_DT_F32) : v;
+}
 
 static void widen(Adjoint *a, Attention *in) {
     in->q.value = widened(a, in->q.value);
@@ -141,7 +143,7 @@ void cc_attention_lower(CcGraph *g) {
         a.before = i;
         widen(&a, &in);
         const int r = dropped(&a, &in, probabilities(&a, &in));
-        if (is_half(type_of(&a, g->node.at[i].out0))) {
+        if (cc_dtype_is_half(type_of(&a, g->node.at[i].out0)->dtype)) {
             const CcOperand wide = value_of(cc_adjoint_product(&a, r, in.v.value, -1));
             cc_edit_rewrite(g, i, CC_OP_cast, &wide, 1);
         } else cc_edit_make(g, i, matmul, .a = value_of(r), .b = in.v);

@@ -6,7 +6,7 @@
 #include "grad_int.h"
 
 /* Statistics of half-precision tensors are f32, as weights are under autocast. */
-static uint8_t dtype_of_statistics(const CcType *x) { return is_half(x) ? CC_DT_F32 : x->dtype; }
+static uint8_t dtype_of_statistics(const CcType *x) { return cc_dtype_is_half(x->dtype) ? CC_DT_F32 : x->dtype; }
 
 static bool is_vector(const CcGraph *g, CcOperand o, const CcType *x) {
     if (o.kind == CC_IN_NONE) return true;
@@ -34,7 +34,8 @@ static bool understand(const CcGraph *g, int node, CcIn_batch_norm_train *in) {
     if (n->op != CC_OP_batch_norm_train || n->n_out != 1 || !cc_in_batch_norm_train(g, n, in)) return false;
     const CcType *x = &g->val.at[in->x.value].type, *y = &g->val.at[n->out0].type;
     const bool moves = in->mean.kind == CC_IN_VALUE;
-    if (is_half(x) && in->weight.kind == CC_IN_NONE && !moves) return false; /* then torch's are not f32 */
+    if (cc_dtype_is_half(x->dtype) && in->weight.kind == CC_IN_NONE && !moves)
+        return false; /* then torch's are not f32 */
     if (x->ndim < 2 || x->device != 1 || cc_dtype_info((CcDtype)x->dtype)->kind != 'f' || x->dtype != y->dtype ||
         !cc_type_same_shape(x, y) || cc_type_numel(x) == 0 || in->eps.kind != CC_IN_FLOAT ||
         moves != (in->var.kind == CC_IN_VALUE) || n->flags != (moves ? CC_N_WRITES : 0))

@@ -23,7 +23,6 @@ static inline bool is_float(const CcType *t) { return cc_dtype_info((CcDtype)t->
 static inline CcType *type_of(const Adjoint *a, int value) {
     return &a->g->val.at[value].type;
 } /* until the next node */
-static inline bool is_half(const CcType *t) { return t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16; }
 static inline bool wants(const Adjoint *a, CcOperand o) { return o.kind == CC_IN_VALUE && a->wanted[o.value]; }
 
 /* ---- adjoint.c: nodes with one result. -> the result ---- */

@@ -48,7 +48,7 @@ static bool passes(const Adjoint *a, const CcNode *n, CcOpId row) {
 
 /* dims < 0: pointwise. A reduction's gradient and result get the dims of its operand. */
 static bool row_of_operand(Adjoint *a, const CcNode *n, int i, int dims) {
-    const CcOpId row = cc_op_grad((CcOpId)n->op, i);
+    const CcOpId row = cc_formula_grad(a->g, n, i);
     const int at = cc_op_grad_at((CcOpId)n->op), value = cc_graph_operand(a->g, n, i)->value;
     CcOperand in[CC_OPERANDS_MAX];
     if (row == CC_OP_host || at + 2 > CC_OPERANDS_MAX) return false;
@@ -67,7 +67,7 @@ static bool row_of_operand(Adjoint *a, const CcNode *n, int i, int dims) {
     CcType t = cc_adjoint_like(&x);
     t.dtype = type_of(a, n->out0)->dtype;
     /* a norm of half-precision tensors with f32 weights */
-    if (dims >= 0 && is_half(&t) && type_of(a, value)->dtype == CC_DT_F32) {
+    if (dims >= 0 && cc_dtype_is_half(t.dtype) && type_of(a, value)->dtype == CC_DT_F32) {
         t.dtype = CC_DT_F32;
         in[at].value = cc_adjoint_cast(a, in[at].value, CC_DT_F32);
     }
@@ -124,6 +124,21 @@ static bool lerp(Adjoint *a, const CcNode *n) {
 static bool norm(Adjoint *a, const CcNode *n) {
     const CcOperand order = *cc_graph_operand(a->g, n, 1);
     return (order.kind != CC_IN_NUMBER && number_of(&order) == 0) || rows(a, n);
+}
+
+/* clamp with one bound differs from clamp_min and clamp_max in nothing but the numbers of its operands. */
+static bool clamp(Adjoint *a, const CcNode *n) {
+    CcIn_clamp in;
+    CcNode one = *n;
+    if (!cc_in_clamp(a->g, n, &in)) return false;
+    const CcOperand min = in.in[1], max = in.in[2];
+    if (min.kind != CC_IN_NONE && max.kind != CC_IN_NONE) return rows(a, n);
+    const CcOperand operands[] = {in.in[0], max.kind != CC_IN_NONE ? max : min};
+    one.op = max.kind != CC_IN_NONE ? CC_OP_clamp_max : CC_OP_clamp_min;
+    one.in0 = a->g->operand.n;
+    one.n_in = CC_COUNT(operands);
+    for (int k = 0; k < CC_COUNT(operands); k++) cc_vec_push(&a->g->operand, operands[k]);
+    return rows(a, &one);
 }
 
 /* ------------------------------------------------------------------ views and joins of the forward */
@@ -545,6 +560,7 @@ static bool apply(Adjoint *a, const CcNode *n) {
     case CC_OP_upsample_cubic: return cc_spatial_interpolation(a, n);
     case CC_OP_cat: return cat(a, n);
     case CC_OP_stack: return stack(a, n);
+    case CC_OP_clamp: return clamp(a, n);
     case CC_OP_cast:
     case CC_OP_cast_like:
     case CC_OP_copy: cc_adjoint_add_summed(a, x, a->grad[n->out0]); return true;

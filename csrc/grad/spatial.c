@@ -13,8 +13,9 @@ static int spatial_dims(const CcOperand *list) {
 /* Norms of half-precision tensors may have f32 vectors: weights, statistics. */
 static bool fits_norm(const Adjoint *a, CcOperand vector, int x) {
     return vector.kind == CC_IN_NONE ||
-           (vector.kind == CC_IN_VALUE && (same_dtype(a, vector.value, x) ||
-                                           (type_of(a, vector.value)->dtype == CC_DT_F32 && is_half(type_of(a, x)))));
+           (vector.kind == CC_IN_VALUE &&
+            (same_dtype(a, vector.value, x) ||
+             (type_of(a, vector.value)->dtype == CC_DT_F32 && cc_dtype_is_half(type_of(a, x)->dtype))));
 }
 
 /* The type of a weight's gradient before it is summed, given that of x. */

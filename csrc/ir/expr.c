@@ -282,6 +282,10 @@ bool cc_expr_reads(const CcExpr *e, int operand) {
     return false;
 }
 
+const CcExpr *cc_op_expr_row(CcOpId op) {
+    return *cc_op_info(op)->expr && cc_op_init(NULL) == 0 ? &parsed.row[op] : NULL;
+}
+
 const CcExpr *cc_op_expr_as(const CcGraph *g, const CcNode *node, CcOpId op) {
     if (!*cc_op_info(op)->expr || cc_op_init(NULL) < 0) return NULL;
     for (int i = 0; i < CC_COUNT(CASES) && parsed.has_case[op]; i++) {

@@ -31,6 +31,7 @@ CcDtype cc_dtype_from_dl(int code, int bits); /* CC_DT_OTHER when there is none 
  * (c10/util/BFloat16.h, Half.h). */
 float cc_dtype_widen(CcDtype half, uint16_t bits);
 uint16_t cc_dtype_narrow(CcDtype half, float f);
+static inline bool cc_dtype_is_half(int dt) { return dt == CC_DT_BF16 || dt == CC_DT_F16; }
 
 /* What is known about a tensor. `ndim` < 0 marks a foreign tensor (more than CC_MAX_DIMS dims, sparse, complex,
  * subclass ...), which only the host may touch. Strides count elements. `device` is DLPack's device type (1 CPU, 2
@@ -135,6 +136,15 @@ static inline bool cc_op_is_view(int op) { return cc_op_info((CcOpId)op)->kind =
 CcOpId cc_op_find(const char *name); /* CC_OP_host when there is no row of that name */
 /* The row of the derivative of `op` for an operand (CC_OPGRAD); CC_OP_host: there is none. */
 CcOpId cc_op_grad(CcOpId op, int operand);
+/* formula.def: derivatives for which torch's versions have different formulas */
+typedef enum CcFormula {
+#define CC_FORMULA(id, ...) CC_FORMULA_##id,
+#include "formula.def"
+#undef CC_FORMULA
+    CC_FORMULA_COUNT
+} CcFormula;
+/* The same of the later formula (CC_OPGRAD_LATER). */
+CcOpId cc_op_grad_later(CcOpId op, int operand, CcFormula f);
 CcOpId cc_op_base(CcOpId op); /* of a derivative: the op that it derives; else `op` itself */
 /* The operand `grad` of the op's derivatives; `result` is the next one. It is the number of operands of the op. */
 int cc_op_grad_at(CcOpId op);
@@ -362,6 +372,22 @@ int cc_graph_input(CcGraph *g, const CcType *type); /* -> value */
 int cc_graph_node(CcGraph *g, CcOpId op, unsigned flags, int host, const CcOperand *operands, int n_in,
                   const CcType *types, int n_out);
 
+/* ------------------------------------------------------------------ formula.c: torch's formula of a derivative */
+
+/* torch is asked for its gradients at these points, given gradients of 1. */
+enum { CC_FORMULA_POINTS = 64, CC_FORMULA_OPERANDS = 3 };
+double cc_formula_point(CcFormula f, int operand, int i);
+int cc_formula_operands(CcFormula f);
+int cc_formula_tensors(CcFormula f); /* so many of them, from the first one on, are tensors; the others are numbers */
+/* grad[operand][point], for each operand that is a tensor: what torch gives. If it is asked twice, both must agree. */
+void cc_formula_learn(CcFormula f, const float *const grad[CC_FORMULA_OPERANDS]);
+void cc_formula_forget(void);
+bool cc_formula_is_neither(CcFormula f); /* neither the earlier nor the later one: the op has no derivative here */
+const char *cc_formula_name(CcFormula f);
+/* The row of the derivative of a node for an operand, by torch's formula; CC_OP_host: there is none. As long as nothing
+ * was learnt, torch has the earlier formulas. */
+CcOpId cc_formula_grad(const CcGraph *g, const CcNode *n, int operand);
+
 /* ------------------------------------------------------------------ operands.c: operands by the names of ops.def */
 
 enum { CC_SPATIAL = 3, CC_OPERANDS_MAX = 24 };
@@ -477,6 +503,7 @@ void cc_edit_settle(CcGraph *g);
 const CcExpr *cc_op_expr(const CcGraph *g, const CcNode *node);
 /* The same for another op with these operands: the derivative of `node`. */
 const CcExpr *cc_op_expr_as(const CcGraph *g, const CcNode *node, CcOpId op);
+const CcExpr *cc_op_expr_row(CcOpId op); /* of the row itself, whatever its operands are */
 bool cc_expr_reads(const CcExpr *e, int operand);
 /* Does the derivative `grad` of the node `forward` read this operand (numbered as in the row of `grad`)? Of the others
  * it takes none. */

@@ -34,6 +34,14 @@ static const uint16_t BASE[CC_OP_ROWS] = {
 #define CC_OPCASE(...)
 #define CC_OPCASE_HALF(...)
 #define CC_OPGRAD(id, operand, ...) [CC_OP_##id##_grad_##operand] = CC_OP_##id,
+#define CC_OPGRAD_LATER(id, operand, formula, ...) [CC_OP_##id##_grad_##formula##_##operand] = CC_OP_##id,
+#include "ops.def"
+};
+
+/* a derivative's row -> 1 + its formula, where torch has a later one; 0: the row is not such a one */
+static const uint8_t LATER[CC_OP_ROWS] = {
+#define CC_OPGRAD(...)
+#define CC_OPGRAD_LATER(id, operand, formula, ...) [CC_OP_##id##_grad_##formula##_##operand] = 1 + CC_FORMULA_##formula,
 #include "ops.def"
 #undef CC_OPROW
 #undef CC_OPCASE
@@ -50,11 +58,15 @@ CcOpId cc_op_find(const char *name) {
 
 CcOpId cc_op_base(CcOpId op) { return BASE[op] ? (CcOpId)BASE[op] : op; }
 
-CcOpId cc_op_grad(CcOpId op, int operand) {
+static CcOpId derivative(CcOpId op, int operand, int later) {
     for (int i = 1; i < CC_OP_ROWS; i++) /* a derivative's name ends in the operand's letter */
-        if (BASE[i] == op && TABLE[i].name[strlen(TABLE[i].name) - 1] == 'a' + operand) return (CcOpId)i;
+        if (BASE[i] == op && LATER[i] == later && TABLE[i].name[strlen(TABLE[i].name) - 1] == 'a' + operand)
+            return (CcOpId)i;
     return CC_OP_host;
 }
+
+CcOpId cc_op_grad(CcOpId op, int operand) { return derivative(op, operand, 0); }
+CcOpId cc_op_grad_later(CcOpId op, int operand, CcFormula f) { return derivative(op, operand, 1 + (int)f); }
 
 int cc_op_grad_at(CcOpId op) {
     int n = 0;

@@ -12,189 +12,6 @@ enum { MAX_BOXES = CC_PIECES_MAX };
 int cc_build_refuse(CcBuild *b, const char *why) { return cc_err_set(b->err, CC_E_UNSUPPORTED, "%s", why); }
 
 static char kind_of(CcDtype dt) { return cc_dtype_info(dt)->kind; }
-static bool is_half(CcDtype dt) { return dt == CC_DT_BF16 || dt == CC_DT_F16; }
-CcDtype cc_build_compute(CcDtype dt) { return is_half(dt) ? CC_DT_F32 : dt; }
-
-static int add_node(CcBuild *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2, int64_t bits) {
-    const CcLoopNode n = {(uint8_t)op, (uint8_t)dt, {(int16_t)a0, (int16_t)a1, (int16_t)a2}, bits};
-    _Static_assert(sizeof n == 16, "no padding: equal nodes have equal bytes");
-    for (int i = b->n_node - 1; i >= 0; i--)
-        if (memcmp(&b->node[i], &n, sizeof n) == 0) return i;
-    if (b->n_node == CC_LOOP_MAX_NODES) return cc_build_refuse(b, "the expression is too large");
-    b->node[b->n_node] = n;
-    return b->n_node++;
-}
-
-int cc_build_int(CcBuild *b, CcDtype dt, int64_t v) {
-    const int bits = cc_dtype_info(dt)->size * 8;
-    if (dt == CC_DT_BOOL) v = v != 0;
-    else if (bits < 64)
-        v = kind_of(dt) == 'u' ? v & ((INT64_C(1) << bits) - 1) : (int64_t)((uint64_t)v << (64 - bits)) >> (64 - bits);
-    return add_node(b, CC_S_konst, dt, -1, -1, -1, v);
-}
-
-int cc_build_float(CcBuild *b, CcDtype dt, double v) {
-    if (dt == CC_DT_F32) v = (double)(float)v;
-    int64_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return add_node(b, CC_S_konst, dt, -1, -1, -1, bits);
-}
-
-/* A number of an expression, in the compute type. */
-static int konst(CcBuild *b, CcDtype dt, double v) {
-    if (kind_of(dt) == 'f') return cc_build_float(b, dt, v);
-    if (dt == CC_DT_BOOL) return cc_build_int(b, dt, v != 0);
-    if (v != floor(v) || fabs(v) > 9e15) return cc_build_refuse(b, "a fraction in integer arithmetic");
-    return cc_build_int(b, dt, (int64_t)v);
-}
-
-int cc_build_cast(CcBuild *b, int node, CcDtype to) {
-    if (node < 0) return -1;
-    const CcDtype from = (CcDtype)b->node[node].dtype;
-    if (from == to) return node;
-    /* Half precision converts from and to f32 only, as in torch (c10/util/BFloat16.h: through float). */
-    if ((is_half(to) || is_half(from)) && from != CC_DT_F32 && to != CC_DT_F32)
-        node = cc_build_cast(b, node, CC_DT_F32);
-    const CcLoopNode *n = &b->node[node];
-    if (n->op == CC_S_konst && !is_half(to)) {
-        if (kind_of(from) != 'f' && kind_of(to) == 'f') return cc_build_float(b, to, (double)n->bits);
-        if (kind_of(from) == 'f' && kind_of(to) == 'f') return cc_build_float(b, to, cc_loop_number(n->bits));
-        if (kind_of(from) != 'f') return cc_build_int(b, to, n->bits);
-    }
-    return node < 0 ? -1 : add_node(b, CC_S_cast, to, node, -1, -1, 0);
-}
-
-static bool is_number(const CcBuild *b, int node, double v) {
-    const CcLoopNode *n = &b->node[node];
-    if (n->op != CC_S_konst) return false;
-    return kind_of((CcDtype)n->dtype) == 'f' ? cc_loop_number(n->bits) == v : (double)n->bits == v;
-}
-
-static bool both_konst(const CcBuild *b, int x, int y) {
-    return b->node[x].op == CC_S_konst && (y < 0 || b->node[y].op == CC_S_konst);
-}
-
-/* Folds arithmetic of two constants as the kernel would compute it; LLVM folds integers. */
-static int fold(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
-    const double p = cc_loop_number(b->node[x].bits), q = y < 0 ? 0 : cc_loop_number(b->node[y].bits);
-    const bool f32 = dt == CC_DT_F32;
-    switch (op) {
-    case CC_S_neg: return cc_build_float(b, dt, -p);
-    case CC_S_add: return cc_build_float(b, dt, f32 ? (double)((float)p + (float)q) : p + q);
-    case CC_S_sub: return cc_build_float(b, dt, f32 ? (double)((float)p - (float)q) : p - q);
-    case CC_S_mul: return cc_build_float(b, dt, f32 ? (double)((float)p * (float)q) : p * q);
-    case CC_S_div: return cc_build_float(b, dt, f32 ? (double)((float)p / (float)q) : p / q);
-    default: return -1;
-    }
-}
-
-/* torch's arithmetic on bools: + is or, * is and. */
-static CcScalarId bool_arith(CcScalarId op) {
-    switch (op) {
-    case CC_S_add:
-    case CC_S_max:
-    case CC_S_or: return CC_S_or;
-    case CC_S_rmax:
-    case CC_S_ror: return CC_S_ror;
-    case CC_S_rmin:
-    case CC_S_rand: return CC_S_rand;
-    case CC_S_mul:
-    case CC_S_min:
-    case CC_S_and: return CC_S_and;
-    case CC_S_xor:
-    case CC_S_not: return op;
-    default: return CC_S_COUNT;
-    }
-}
-
-static int compare(CcBuild *b, CcScalarId op, int x, int y) {
-    if (b->node[x].dtype == CC_DT_BOOL) {
-        x = cc_build_cast(b, x, CC_DT_U8);
-        y = y < 0 ? -1 : cc_build_cast(b, y, CC_DT_U8);
-    }
-    if (y >= 0 && b->node[x].dtype != b->node[y].dtype) return cc_build_refuse(b, "comparison of different types");
-    if ((op == CC_S_isnan || op == CC_S_isinf) && kind_of((CcDtype)b->node[x].dtype) != 'f')
-        return cc_build_int(b, CC_DT_BOOL, 0);
-    return add_node(b, op, CC_DT_BOOL, x, y, -1, 0);
-}
-
-/* The node's integer, if it is the same for all elements; 0: it varies. */
-static int64_t known_int(const CcBuild *b, int node) {
-    const CcLoopNode *n = &b->node[node];
-    if (n->op == CC_S_cast && b->node[n->a[0]].dtype == CC_DT_I64) n = &b->node[n->a[0]];
-    if (n->op == CC_S_konst) return n->bits;
-    return n->op == CC_S_load && b->access[n->a[0]].fixed ? b->access[n->a[0]].bits : 0;
-}
-
-static int integer_division(CcBuild *b, CcScalarId op, CcDtype dt, int x, int y) {
-    /* Eager raises for division by zero, and INT_MIN / -1 traps: only a constant rules both out. */
-    const int64_t by = known_int(b, y);
-    if (by == 0 || by == -1) return cc_build_refuse(b, "integer division by a tensor, 0 or -1");
-    return add_node(b, op, dt, x, y, -1, 0);
-}
-
-/* fma rounds once, as eager's vector code does for a + alpha * b; with alpha 1 or -1 it is a plain sum. */
-static int fused(CcBuild *b, CcDtype dt, int x, int y, int z) {
-    if (is_number(b, y, 1)) return cc_build_op(b, CC_S_add, x, z, -1);
-    if (is_number(b, x, 1)) return cc_build_op(b, CC_S_add, y, z, -1);
-    if (kind_of(dt) == 'f' && is_number(b, y, -1)) return cc_build_op(b, CC_S_sub, z, x, -1);
-    if (kind_of(dt) == 'f') return add_node(b, CC_S_fma, dt, x, y, z, 0);
-    const int product = cc_build_op(b, CC_S_mul, x, y, -1);
-    return product < 0 ? -1 : cc_build_op(b, CC_S_add, product, z, -1);
-}
-
-/* Scans accumulate sums and products of f32 in f64, as eager does (at::acc_type), bools as bytes. A scan of one
- * element accumulates nothing. */
-static int scan(CcBuild *b, CcScalarId op, int x) {
-    const CcDtype dt = (CcDtype)b->node[x].dtype;
-    const bool extreme = op == CC_S_pmax || op == CC_S_pmin, alike = dt == CC_DT_BOOL;
-    if (alike && !extreme) return cc_build_refuse(b, "arithmetic on bools");
-    if (!*cc_scalar_info(op)->lower[kind_of(dt) == 'f' ? 0 : 1])
-        return cc_build_refuse(b, "no such scan for this dtype");
-    int64_t turns = 1;
-    for (int d = 0; d < b->space.shape.ndim; d++)
-        if (cc_space_reduced(&b->space, d)) turns *= b->space.shape.size[d];
-    if (turns == 1) return x;
-    const CcDtype wide = alike ? CC_DT_U8 : dt == CC_DT_F32 && !extreme ? CC_DT_F64 : dt;
-    return cc_build_cast(b, add_node(b, op, wide, cc_build_cast(b, x, wide), -1, -1, 0), dt);
-}
-
-int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z) {
-    const CcScalarInfo *info = cc_scalar_info(op);
-    if (x < 0 || (info->arity > 1 && y < 0) || (info->arity > 2 && z < 0)) return -1;
-    if (info->kind == 'C') return compare(b, op, x, y);
-    if (info->kind == 'P') return scan(b, op, x);
-    if (op == CC_S_select) {
-        if (b->node[x].dtype != CC_DT_BOOL || b->node[y].dtype != b->node[z].dtype)
-            return cc_build_refuse(b, "bad select");
-        if (y == z) return y;
-        return add_node(b, op, (CcDtype)b->node[y].dtype, x, y, z, 0);
-    }
-    const CcDtype dt = (CcDtype)b->node[x].dtype;
-    if (y >= 0 && b->node[y].dtype != dt) return cc_build_refuse(b, "operands of different types");
-    if (dt == CC_DT_BOOL) {
-        if (op == CC_S_fma) return fused(b, dt, x, y, z);
-        op = bool_arith(op);
-        return op == CC_S_COUNT ? cc_build_refuse(b, "arithmetic on bools") : add_node(b, op, dt, x, y, z, 0);
-    }
-    const char *lower = info->lower[kind_of(dt) == 'f' ? 0 : kind_of(dt) == 'i' ? 1 : 2];
-    if (lower[0] == 0) return cc_build_refuse(b, "no such primitive for this dtype");
-    if (strcmp(lower, "=") == 0) return x;
-    if (info->kind == 'R') return add_node(b, op, dt, x, -1, -1, 0);
-    if (kind_of(dt) == 'f' && both_konst(b, x, y)) {
-        const int folded = fold(b, op, dt, x, y);
-        if (folded >= 0) return folded;
-    }
-    if (op == CC_S_fma) return fused(b, dt, x, y, z);
-    if (op == CC_S_mul && is_number(b, y, 1)) return x;
-    if (op == CC_S_mul && is_number(b, x, 1)) return y;
-    if (kind_of(dt) == 'f' &&
-        ((op == CC_S_min && is_number(b, y, INFINITY)) || (op == CC_S_max && is_number(b, y, -INFINITY))))
-        return x; /* clamp without this bound */
-    if ((op == CC_S_div || op == CC_S_rem) && kind_of(dt) != 'f') return integer_division(b, op, dt, x, y);
-    if (op == CC_S_neg && kind_of(dt) != 'f') return add_node(b, CC_S_sub, dt, cc_build_int(b, dt, 0), x, -1, 0);
-    return add_node(b, op, dt, x, y, z, 0);
-}
 
 static int see(CcBuild *b, int value, int node, int dropped) {
     if (b->n_value == CC_BUILD_VALUES) return cc_build_refuse(b, "too many values");
@@ -213,7 +30,7 @@ int cc_build_value(CcBuild *b, int value) {
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access] = (CcLoopAccess){
         .dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped, .number = -b->g->val.at[value].scalar};
-    const int node = add_node(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
+    const int node = cc_term_add(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
     return see(b, value, node, b->dropped) < 0 ? -1 : node;
 }
 
@@ -225,7 +42,7 @@ int cc_build_place(CcBuild *b, unsigned dims) {
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access] =
         (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .dims = (uint8_t)dims, .node = -1, .value = -1};
-    return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
+    return cc_term_add(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
 }
 
 int cc_build_param(CcBuild *b, int what, int64_t v) {
@@ -236,7 +53,7 @@ int cc_build_param(CcBuild *b, int what, int64_t v) {
     if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
     b->access[b->n_access] =
         (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .param = what, .offset = v, .node = -1, .value = -1};
-    return add_node(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
+    return cc_term_add(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
 }
 
 static int add_seen(CcBuild *b, int value, const CcType *seen, int64_t offset, CcTaken taken) {
@@ -263,19 +80,19 @@ int cc_build_seen(CcBuild *b, int value, const CcType *seen) { return add_seen(b
 int cc_build_part(CcBuild *b, int value, const CcType *seen, int64_t shift) {
     const CcDtype dt = (CcDtype)seen->dtype;
     const int access = add_seen(b, value, seen, shift * cc_dtype_info(dt)->size, CC_TAKEN_NOT);
-    return access < 0 ? -1 : add_node(b, CC_S_load, dt, access, -1, -1, 0);
+    return access < 0 ? -1 : cc_term_add(b, CC_S_load, dt, access, -1, -1, 0);
 }
 
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
     if (access < 0 || index < 0) return -1;
     const CcDtype dt = (CcDtype)b->access[access].dtype;
-    return add_node(b, CC_S_take, dt, cc_build_cast(b, index, CC_DT_I64), access, -1,
-                    elements * cc_dtype_info(dt)->size);
+    return cc_term_add(b, CC_S_take, dt, cc_term_cast(b, index, CC_DT_I64), access, -1,
+                       elements * cc_dtype_info(dt)->size);
 }
 
 int cc_build_take_apart(CcBuild *b, int access, int index, int64_t elements) {
     if (access < 0 || index < 0) return -1;
-    const int at = cc_build_cast(b, index, CC_DT_I64);
+    const int at = cc_term_cast(b, index, CC_DT_I64);
     for (int i = 0; i < b->n_node; i++) {
         const CcLoopNode *n = &b->node[i];
         if (n->op == CC_S_take && n->a[0] == at && b->access[n->a[1]].seen == b->access[access].seen) return i;
@@ -314,14 +131,14 @@ int cc_build_index(CcBuild *b, const CcNode *n, int operand) {
     const bool ends = how->kind == CC_IN_BOOL && how->i, other = how->kind == CC_IN_INT;
     if (t->dtype != CC_DT_I64 && t->dtype != CC_DT_I32) return cc_build_refuse(b, "indices of another dtype");
     b->check[b->n_check++] = (CcLoopCheck){o->value, 0, *t, ends ? -size->i : 0, size->i, other ? how->i : 0};
-    const int index = cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
+    const int index = cc_term_cast(b, cc_build_value(b, o->value), CC_DT_I64);
     if (!ends && !other) return index;
-    const int zero = cc_build_int(b, CC_DT_I64, 0);
+    const int zero = cc_term_int(b, CC_DT_I64, 0);
     if (other)
-        return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_eq, index, cc_build_int(b, CC_DT_I64, how->i), -1), zero,
-                           index);
-    const int from_end = cc_build_op(b, CC_S_add, index, extent(b, size->i), -1);
-    return cc_build_op(b, CC_S_select, cc_build_op(b, CC_S_lt, index, zero, -1), from_end, index);
+        return cc_term_op(b, CC_S_select, cc_term_op(b, CC_S_eq, index, cc_term_int(b, CC_DT_I64, how->i), -1), zero,
+                          index);
+    const int from_end = cc_term_op(b, CC_S_add, index, extent(b, size->i), -1);
+    return cc_term_op(b, CC_S_select, cc_term_op(b, CC_S_lt, index, zero, -1), from_end, index);
 }
 
 /* share(a): operand a, checked before the loop runs. */
@@ -345,8 +162,8 @@ static int at_node(CcBuild *b, const CcNode *n, int operand, int index) {
     const int access = b->n_access++;
     b->access[access] =
         (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
-    const int at = step->i == 1 ? index : cc_build_op(b, CC_S_mul, index, extent(b, step->i), -1);
-    return at < 0 ? -1 : add_node(b, CC_S_take, dt, at, access, -1, cc_dtype_info(dt)->size);
+    const int at = step->i == 1 ? index : cc_term_op(b, CC_S_mul, index, extent(b, step->i), -1);
+    return at < 0 ? -1 : cc_term_add(b, CC_S_take, dt, at, access, -1, cc_dtype_info(dt)->size);
 }
 
 static bool fits(CcDtype dt, int64_t v) {
@@ -371,7 +188,7 @@ static int host_number(CcBuild *b, CcDtype dt, int number, const int64_t *bits) 
                                             .number = 1 + number,
                                             .fixed = bits != NULL,
                                             .bits = bits ? *bits : 0};
-    return add_node(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
+    return cc_term_add(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
 }
 
 /* A number that Python computed from sizes changes with them: an argument of the kernel. GPUs get doubles. */
@@ -381,8 +198,8 @@ static bool computed(const CcOperand *o) {
 }
 
 static int int_number(CcBuild *b, CcDtype dt, const CcOperand *o, int64_t v) {
-    if (!computed(o) || dt == CC_DT_BOOL) return cc_build_int(b, dt, v);
-    return cc_build_cast(b, host_number(b, CC_DT_I64, o->value - 1, &v), dt);
+    if (!computed(o) || dt == CC_DT_BOOL) return cc_term_int(b, dt, v);
+    return cc_term_cast(b, host_number(b, CC_DT_I64, o->value - 1, &v), dt);
 }
 
 static int float_number(CcBuild *b, CcDtype dt, const CcOperand *o) {
@@ -391,7 +208,7 @@ static int float_number(CcBuild *b, CcDtype dt, const CcOperand *o) {
     int64_t bits;
     memcpy(&bits, &v, sizeof bits);
     if (o->kind == CC_IN_NUMBER) return host_number(b, dt, o->value, NULL);
-    return computed(o) ? host_number(b, dt, o->value - 1, &bits) : cc_build_float(b, dt, v);
+    return computed(o) ? host_number(b, dt, o->value - 1, &bits) : cc_term_float(b, dt, v);
 }
 
 int cc_build_fixed(CcBuild *b, CcDtype dt, double v) {
@@ -401,13 +218,13 @@ int cc_build_fixed(CcBuild *b, CcDtype dt, double v) {
 }
 
 int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first) {
-    const CcDtype compute = cc_build_compute(dt);
+    const CcDtype compute = cc_term_compute(dt);
     int node;
     if (kind_of(dt) != 'f' && o->kind == CC_IN_NUMBER)
         return cc_build_refuse(b, "a number from the host in integer arithmetic");
     if (kind_of(dt) == 'f') {
         node = float_number(b, compute, o);
-        return round_first && compute != dt ? cc_build_cast(b, cc_build_cast(b, node, dt), compute) : node;
+        return round_first && compute != dt ? cc_term_cast(b, cc_term_cast(b, node, dt), compute) : node;
     }
     if (o->kind == CC_IN_FLOAT) {
         if (o->f != floor(o->f) || fabs(o->f) > 9e15 || !fits(dt, (int64_t)o->f))
@@ -421,7 +238,7 @@ int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first
 static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first, bool wide) {
     if (o->kind != CC_IN_VALUE) return cc_build_number(b, o, dt, round_first);
     const int x = cc_build_value(b, o->value);
-    return cc_build_cast(b, wide && is_half(dt) ? x : cc_build_cast(b, x, dt), cc_build_compute(dt));
+    return cc_term_cast(b, wide && cc_dtype_is_half(dt) ? x : cc_term_cast(b, x, dt), cc_term_compute(dt));
 }
 
 int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt) { return operand_node(b, o, dt, false, false); }
@@ -433,27 +250,27 @@ static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) 
                           [CC_DT_F64] = {0x1.fffffffffffffp1023, 0x1p-52},
                           [CC_DT_BF16] = {0x1.fep127, 0x1p-7},
                           [CC_DT_F16] = {65504, 0x1p-10}};
-    const CcDtype compute = cc_build_compute(dt);
+    const CcDtype compute = cc_term_compute(dt);
     const int bits = cc_dtype_info(dt)->size * 8;
     if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return cc_build_place(b, counted_dims(b, lit));
-    if (lit == CC_LIT_most) return cc_build_int(b, CC_DT_I64, INT64_MAX);
-    if (lit == CC_LIT_first) return cc_build_int(b, CC_DT_I64, 0);
-    if (lit == CC_LIT_count && !b->reduces) return cc_build_cast(b, extent(b, cc_op_count(b->g, n)), compute);
-    if (lit == CC_LIT_count) return add_node(b, CC_S_count, compute, -1, -1, -1, 0);
+    if (lit == CC_LIT_most) return cc_term_int(b, CC_DT_I64, INT64_MAX);
+    if (lit == CC_LIT_first) return cc_term_int(b, CC_DT_I64, 0);
+    if (lit == CC_LIT_count && !b->reduces) return cc_term_cast(b, extent(b, cc_op_count(b->g, n)), compute);
+    if (lit == CC_LIT_count) return cc_term_add(b, CC_S_count, compute, -1, -1, -1, 0);
     if (lit == CC_LIT_bits)
-        return kind_of(dt) == 'f' ? cc_build_refuse(b, "bits of a float") : cc_build_int(b, dt, bits);
+        return kind_of(dt) == 'f' ? cc_build_refuse(b, "bits of a float") : cc_term_int(b, dt, bits);
     if (kind_of(dt) == 'f') {
         const double v[CC_LIT_COUNT] = {[CC_LIT_inf] = INFINITY,           [CC_LIT_top] = INFINITY,
                                         [CC_LIT_bottom] = -INFINITY,       [CC_LIT_nan] = NAN,
                                         [CC_LIT_huge] = MAX[dt].huge,      [CC_LIT_lowest] = -MAX[dt].huge,
                                         [CC_LIT_epsilon] = MAX[dt].epsilon};
-        return cc_build_float(b, compute, v[lit]);
+        return cc_term_float(b, compute, v[lit]);
     }
     const int64_t top = dt == CC_DT_BOOL     ? 1
                         : kind_of(dt) == 'u' ? (INT64_C(1) << bits) - 1
                                              : (int64_t)(UINT64_MAX >> (65 - bits));
-    if (lit == CC_LIT_huge || lit == CC_LIT_top) return cc_build_int(b, dt, top);
-    if (lit == CC_LIT_lowest || lit == CC_LIT_bottom) return cc_build_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
+    if (lit == CC_LIT_huge || lit == CC_LIT_top) return cc_term_int(b, dt, top);
+    if (lit == CC_LIT_lowest || lit == CC_LIT_bottom) return cc_term_int(b, dt, kind_of(dt) == 'i' ? -top - 1 : 0);
     return cc_build_refuse(b, "inf or nan in integer arithmetic");
 }
 
@@ -487,26 +304,26 @@ static int expr_node(CcBuild *b, const CcNode *n, const CcExprNode *x, CcDtype d
         return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
     case CC_X_BOOL_ARG:
         if (!o || o->kind == CC_IN_NONE) return cc_build_refuse(b, "an operand is missing");
-        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_BOOL);
+        if (o->kind == CC_IN_VALUE) return cc_term_cast(b, cc_build_value(b, o->value), CC_DT_BOOL);
         if (o->kind == CC_IN_NUMBER) return cc_build_refuse(b, "a number from the host as a bool");
-        return cc_build_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
+        return cc_term_int(b, CC_DT_BOOL, o->kind == CC_IN_FLOAT ? o->f != 0 : o->i != 0);
     case CC_X_INT_ARG:
         if (!o || o->kind == CC_IN_NONE)
             return x->dflt >= 0 ? at[x->dflt] : cc_build_refuse(b, "an operand is missing");
-        if (o->kind == CC_IN_VALUE) return cc_build_cast(b, cc_build_value(b, o->value), CC_DT_I64);
+        if (o->kind == CC_IN_VALUE) return cc_term_cast(b, cc_build_value(b, o->value), CC_DT_I64);
         return o->kind != CC_IN_INT && o->kind != CC_IN_BOOL ? cc_build_refuse(b, "a float as an index")
                                                              : int_number(b, CC_DT_I64, o, o->i);
     case CC_X_INDEX_ARG: return cc_build_index(b, n, x->arg);
     case CC_X_SHARE_ARG: return share_node(b, o, dt);
-    case CC_X_NUMBER: return cc_build_cast(b, at[x->kid[0]], cc_build_compute(dt));
+    case CC_X_NUMBER: return cc_term_cast(b, at[x->kid[0]], cc_term_compute(dt));
     case CC_X_AT:
-        return cc_build_cast(b, cc_build_cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), cc_build_compute(dt));
-    case CC_X_NUM: return konst(b, cc_build_compute(dt), x->num);
-    case CC_X_ROUND: return cc_build_cast(b, cc_build_cast(b, at[x->kid[0]], dt), cc_build_compute(dt));
+        return cc_term_cast(b, cc_term_cast(b, at_node(b, n, x->arg, at[x->kid[0]]), dt), cc_term_compute(dt));
+    case CC_X_NUM: return cc_term_number(b, cc_term_compute(dt), x->num);
+    case CC_X_ROUND: return cc_term_cast(b, cc_term_cast(b, at[x->kid[0]], dt), cc_term_compute(dt));
     case CC_X_LIT: return literal_node(b, n, (CcExprLit)x->arg, dt);
     default:
-        return cc_build_op(b, (CcScalarId)x->op, at[x->kid[0]], x->kid[1] < 0 ? -1 : at[x->kid[1]],
-                           x->kid[2] < 0 ? -1 : at[x->kid[2]]);
+        return cc_term_op(b, (CcScalarId)x->op, at[x->kid[0]], x->kid[1] < 0 ? -1 : at[x->kid[1]],
+                          x->kid[2] < 0 ? -1 : at[x->kid[2]]);
     }
 }
 
@@ -518,7 +335,7 @@ static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, C
         const CcOperand *o = &b->g->operand.at[n->in0 + x->arg];
         if (o->kind != CC_IN_VALUE || b->g->val.at[o->value].type.dtype == out) continue;
         /* In half precision eager's layer norm also accepts f32 weights. */
-        if (cc_op_base((CcOpId)n->op) != CC_OP_layer_norm || !is_half(out) ||
+        if (cc_op_base((CcOpId)n->op) != CC_OP_layer_norm || !cc_dtype_is_half(out) ||
             b->g->val.at[o->value].type.dtype != CC_DT_F32)
             return false;
     }
@@ -533,6 +350,27 @@ static bool all_of(const CcBuild *b, const CcNode *n, CcDtype dt) {
     return true;
 }
 
+/* A mark '%'. */
+static bool exact_numbers(const CcBuild *b, const CcNode *n, CcDtype dt) {
+    for (int i = 0; cc_dtype_is_half(dt) && i < n->n_in; i++) {
+        const CcOperand *o = &b->g->operand.at[n->in0 + i];
+        const double v = o->kind == CC_IN_FLOAT ? o->f : o->kind == CC_IN_INT ? (double)o->i : 0;
+        if ((double)cc_dtype_widen(dt, cc_dtype_narrow(dt, (float)v)) != v) return false;
+    }
+    return true;
+}
+
+/* Why the expression would not give what eager does for these types; NULL: it does. */
+static const char *unlike_eager(const CcBuild *b, const CcNode *n, const CcExpr *e, CcDtype dt, CcDtype out) {
+    const CcOpId op = (CcOpId)n->op;
+    if (cc_op_marks(op, '!') && !all_of(b, n, out)) return "operands of another dtype";
+    if (strchr(cc_op_info(op)->promote, '-') && cc_dtype_is_half(dt)) return "half precision that eager rounds";
+    if (cc_op_marks(op, '%') && !exact_numbers(b, n, out)) return "a number that this dtype rounds";
+    if (b->reduces && !plain_operands(b, n, e, out)) return "parameters of another dtype";
+    if (strncmp(cc_op_info(op)->promote, "int", 3) == 0 && kind_of(dt) == 'f') return "bits of a float";
+    return NULL;
+}
+
 static int lower_node(CcBuild *b, int node) {
     const CcNode *n = &b->g->node.at[node];
     const CcExpr *e = cc_op_expr(b->g, n);
@@ -544,22 +382,18 @@ static int lower_node(CcBuild *b, int node) {
     b->reduces = reduces;
     if (level == CC_LEVEL_NONE) return cc_build_refuse(b, "a result of another shape");
     if (cc_put_has((CcOpId)n->op)) {
-        const int put = cc_build_cast(b, cc_put_lower(b, n), out);
+        const int put = cc_term_cast(b, cc_put_lower(b, n), out);
         return put < 0 ? -1 : see(b, n->out0, put, -1);
     }
     const bool joins = cc_join_has((CcOpId)n->op);
     if (joins || cc_tap_has((CcOpId)n->op)) {
         const int mapped = out == CC_DT_OTHER ? cc_build_refuse(b, "no dtype")
-                                              : cc_build_cast(b, (joins ? cc_join_lower : cc_tap_lower)(b, n), out);
+                                              : cc_term_cast(b, (joins ? cc_join_lower : cc_tap_lower)(b, n), out);
         return mapped < 0 ? -1 : see(b, n->out0, mapped, -1);
     }
     if (!e || dt == CC_DT_OTHER || out == CC_DT_OTHER) return cc_build_refuse(b, "no expression or no dtype");
-    if (cc_op_marks((CcOpId)n->op, '!') && !all_of(b, n, out)) return cc_build_refuse(b, "operands of another dtype");
-    if (strchr(cc_op_info((CcOpId)n->op)->promote, '-') && is_half(dt))
-        return cc_build_refuse(b, "half precision that eager rounds");
-    if (reduces && !plain_operands(b, n, e, out)) return cc_build_refuse(b, "parameters of another dtype");
-    if (strncmp(cc_op_info((CcOpId)n->op)->promote, "int", 3) == 0 && kind_of(dt) == 'f')
-        return cc_build_refuse(b, "bits of a float");
+    const char *unlike = unlike_eager(b, n, e, dt, out);
+    if (unlike) return cc_build_refuse(b, unlike);
     int at[CC_COUNT(e->node)];
     for (int i = 0; i < e->n; i++) {
         const bool is_default = i + 1 < e->n && e->node[i + 1].dflt == i;
@@ -571,7 +405,7 @@ static int lower_node(CcBuild *b, int node) {
             if (!given) return -1;
         }
     }
-    const int result = cc_build_cast(b, at[e->n - 1], out);
+    const int result = cc_term_cast(b, at[e->n - 1], out);
     return result < 0 ? -1 : see(b, n->out0, result, -1);
 }
 
@@ -620,7 +454,7 @@ static bool moves(const CcGraph *g, const CcNode *n, bool gathers) {
     if (cc_join_has(op)) return true;
     if (gathers) return cc_put_has(op) || cc_tap_has(op);
     const CcOpKind kind = cc_op_info(op)->kind;
-    return kind == CC_K_POOL || (kind == CC_K_RESAMPLE && (near || !is_half((CcDtype)g->val.at[n->out0].type.dtype)));
+    return kind == CC_K_POOL || (kind == CC_K_RESAMPLE && (near || !cc_dtype_is_half(g->val.at[n->out0].type.dtype)));
 }
 
 bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool gathers) {

@@ -27,7 +27,7 @@ bool cc_join_has(CcOpId op) { return cc_op_info(op)->kind == CC_K_CONCAT; }
 
 static int as_result(const Join *j, int node) {
     const CcDtype out = (CcDtype)j->out->dtype;
-    return cc_build_cast(j->b, cc_build_cast(j->b, node, out), cc_build_compute(out));
+    return cc_term_cast(j->b, cc_term_cast(j->b, node, out), cc_term_compute(out));
 }
 
 static int the_number(const Join *j) { return cc_build_number(j->b, &j->pieces->fill, (CcDtype)j->out->dtype, false); }
@@ -62,12 +62,12 @@ static int read_box(const Join *j) {
 
 /* ------------------------------------------------------------------ at indices */
 
-static int op(const Join *j, CcScalarId id, int x, int y) { return cc_build_op(j->b, id, x, y, -1); }
-static int num(const Join *j, int64_t v) { return cc_build_int(j->b, j->index, v); }
+static int op(const Join *j, CcScalarId id, int x, int y) { return cc_term_op(j->b, id, x, y, -1); }
+static int num(const Join *j, int64_t v) { return cc_term_int(j->b, j->index, v); }
 
 static int param(const Join *j, What what, int dim, int piece, int64_t v) {
     const int which = (dim * CC_PIECES_MAX + piece) * KINDS + what;
-    return cc_build_cast(j->b, cc_build_param(j->b, which << 12 | (j->n->out0 & 0xfff), v), j->index);
+    return cc_term_cast(j->b, cc_build_param(j->b, which << 12 | (j->n->out0 & 0xfff), v), j->index);
 }
 
 /* Position of the element in a dim of the result, or in the flattened result. */
@@ -78,7 +78,7 @@ static int place(const Join *j, int dim) {
         if ((j->pieces->flat || cc_space_own_dim(f, j->out, j->b->dropped, d) == dim) &&
             (j->b->level == CC_LEVEL_FULL || !cc_space_reduced(f, d)))
             dims |= 1u << (f->shape.ndim - 1 - d);
-    return dims ? cc_build_cast(j->b, cc_build_place(j->b, dims), j->index) : num(j, 0);
+    return dims ? cc_term_cast(j->b, cc_build_place(j->b, dims), j->index) : num(j, 0);
 }
 
 static int64_t unit_of(int64_t step) {
@@ -115,7 +115,7 @@ static int choose_operand(const Join *j) {
         const int x = as_result(j, cc_build_take(j->b, cc_build_seen(j->b, value, &t), at, unit));
         if (x < 0) return -1;
         const int before = op(j, CC_S_lt, p, param(j, END, cut->dim, which, piece->end));
-        result = i + 1 == cut->n ? x : cc_build_op(j->b, CC_S_select, before, x, result);
+        result = i + 1 == cut->n ? x : cc_term_op(j->b, CC_S_select, before, x, result);
     }
     return result;
 }
@@ -138,7 +138,7 @@ static int choose_place(const Join *j, const CcCut *cut, int *good) {
             const int here = i ? op(j, CC_S_lt, p, end) : op(j, CC_S_ge, p, param(j, END, cut->dim, i, piece->end));
             *good = *good < 0 ? here : op(j, CC_S_and, *good, here);
         }
-        result = result < 0 ? at : cc_build_op(j->b, CC_S_select, before, at, result);
+        result = result < 0 ? at : cc_term_op(j->b, CC_S_select, before, at, result);
     }
     return result;
 }
@@ -166,7 +166,7 @@ static int read_taken(const Join *j) {
     }
     const int value = cc_graph_source(j->b->g, j->n);
     const int x = cc_build_take(j->b, cc_build_seen(j->b, value, &seen), at < 0 ? num(j, 0) : at, unit);
-    return good < 0 ? as_result(j, x) : cc_build_op(j->b, CC_S_select, good, as_result(j, x), the_number(j));
+    return good < 0 ? as_result(j, x) : cc_term_op(j->b, CC_S_select, good, as_result(j, x), the_number(j));
 }
 
 /* Do positions fit into 32 bits? */

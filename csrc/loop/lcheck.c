@@ -9,7 +9,7 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
     const CcLoopNode *n = &loop->node[i];
     if (n->op >= CC_S_COUNT) return bad(err, i, "no such primitive");
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
-    const bool half = n->dtype == CC_DT_BF16 || n->dtype == CC_DT_F16;
+    const bool half = cc_dtype_is_half(n->dtype);
     if (n->dtype == CC_DT_OTHER || n->dtype >= CC_DT_COUNT) return bad(err, i, "no dtype");
     if (half && n->op != CC_S_load && n->op != CC_S_take && n->op != CC_S_cast)
         return bad(err, i, "arithmetic in half precision");
@@ -29,7 +29,7 @@ static int check_node(const CcLoop *loop, int i, CcErr *err) {
     }
     bool good = true;
     if (n->op == CC_S_cast) {
-        const bool from_half = t[0] == CC_DT_BF16 || t[0] == CC_DT_F16;
+        const bool from_half = cc_dtype_is_half(t[0]);
         good = t[0] != n->dtype && (!half || t[0] == CC_DT_F32) && (!from_half || n->dtype == CC_DT_F32);
     } else if (info->kind == 'S') {
         good = t[0] == CC_DT_BOOL && t[1] == n->dtype && t[2] == n->dtype;

@@ -1,4 +1,5 @@
-/* loop, private: the builder of a group's loop (build.c), with which join.c, put.c and tap.c lower their ops. */
+/* loop, private: the builder of a group's loop (build.c), with which join.c, put.c and tap.c lower their ops,
+ * and the terms of its expressions (term.c). */
 #ifndef CC_LOOP_INT_H
 #define CC_LOOP_INT_H
 
@@ -29,12 +30,19 @@ typedef struct CcBuild {
 } CcBuild;
 
 /* All return a loop node, or -1 with b->err set; an operand of -1 gives -1. */
+/* ---- term.c ---- */
+int cc_term_op(CcBuild *b, CcScalarId op, int x, int y, int z);
+int cc_term_cast(CcBuild *b, int node, CcDtype to);
+int cc_term_int(CcBuild *b, CcDtype dt, int64_t v);
+int cc_term_float(CcBuild *b, CcDtype dt, double v);
+/* A number of an expression: refuses a fraction if dt is an integer type. */
+int cc_term_number(CcBuild *b, CcDtype dt, double v);
+/* Any node; an equal one is shared. */
+int cc_term_add(CcBuild *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2, int64_t bits);
+CcDtype cc_term_compute(CcDtype dt); /* the dtype to compute in: f32 for half precision */
+
+/* ---- build.c ---- */
 int cc_build_refuse(CcBuild *b, const char *why);
-int cc_build_op(CcBuild *b, CcScalarId op, int x, int y, int z);
-int cc_build_cast(CcBuild *b, int node, CcDtype to);
-int cc_build_int(CcBuild *b, CcDtype dt, int64_t v);
-int cc_build_float(CcBuild *b, CcDtype dt, double v);
-CcDtype cc_build_compute(CcDtype dt); /* the dtype to compute in: f32 for half precision */
 /* A number operand in the compute type of dt. */
 int cc_build_number(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_first);
 /* A float that is an argument of the kernel. */

@@ -20,8 +20,8 @@ int cc_put_lower(CcBuild *b, const CcNode *n) {
         return cc_build_refuse(b, "a write at indices that does not stand alone");
     for (int at = in.indices.first; at + EACH <= n->n_in; at += EACH) {
         const int by = cc_build_param(b, at, cc_graph_operand(b->g, n, at + BY)->i);
-        const int behind = cc_build_op(b, CC_S_mul, cc_build_index(b, n, at), by, -1);
-        where = where < 0 ? behind : cc_build_op(b, CC_S_add, where, behind, -1);
+        const int behind = cc_term_op(b, CC_S_mul, cc_build_index(b, n, at), by, -1);
+        where = where < 0 ? behind : cc_term_op(b, CC_S_add, where, behind, -1);
         if (where < 0) return -1;
     }
     if (where < 0) return cc_build_refuse(b, "a write without indices");

@@ -53,16 +53,16 @@ typedef struct Map {
 
 /* ------------------------------------------------------------------ abbreviations */
 
-static int op(Map *m, CcScalarId id, int x, int y) { return cc_build_op(m->b, id, x, y, -1); }
-static int num(Map *m, int64_t v) { return cc_build_int(m->b, m->index, v); }
-static int real(Map *m, double v) { return cc_build_float(m->b, m->real, v); }
+static int op(Map *m, CcScalarId id, int x, int y) { return cc_term_op(m->b, id, x, y, -1); }
+static int num(Map *m, int64_t v) { return cc_term_int(m->b, m->index, v); }
+static int real(Map *m, double v) { return cc_term_float(m->b, m->real, v); }
 static int pick(Map *m, int condition, int x, int y) {
-    return condition == ALWAYS ? x : cc_build_op(m->b, CC_S_select, condition, x, y);
+    return condition == ALWAYS ? x : cc_term_op(m->b, CC_S_select, condition, x, y);
 }
 static int plus(Map *m, int x, int64_t v) { return v ? op(m, CC_S_add, x, num(m, v)) : x; }
 
 static int param(Map *m, What what, int which, int64_t v) {
-    return cc_build_cast(m->b, cc_build_param(m->b, (which * KINDS + what) << 12 | (m->value & 0xfff), v), m->index);
+    return cc_term_cast(m->b, cc_build_param(m->b, (which * KINDS + what) << 12 | (m->value & 0xfff), v), m->index);
 }
 
 static int both(Map *m, int x, int y) {
@@ -89,7 +89,7 @@ static int place(Map *m, int dim) {
     for (int d = 0; d < f->shape.ndim; d++)
         if (cc_space_own_dim(f, m->out, m->b->dropped, d) == dim &&
             (m->b->level == CC_LEVEL_FULL || !cc_space_reduced(f, d)))
-            return cc_build_cast(m->b, cc_build_place(m->b, 1u << (f->shape.ndim - 1 - d)), m->index);
+            return cc_term_cast(m->b, cc_build_place(m->b, 1u << (f->shape.ndim - 1 - d)), m->index);
     return num(m, 0);
 }
 
@@ -140,7 +140,7 @@ static int add_place(Map *m, int at, const Side *s, int tap) {
  * then reads whole rows like any other. */
 static int element(Map *m, int at) {
     const int x = (m->b->box ? cc_build_take_apart : cc_build_take)(m->b, m->access, at, m->unit);
-    return cc_build_cast(m->b, x, cc_build_compute((CcDtype)m->in->dtype));
+    return cc_term_cast(m->b, x, cc_term_compute((CcDtype)m->in->dtype));
 }
 
 /* The single operand element of each result element, or the fill value where there is none. */
@@ -254,7 +254,7 @@ static void walk(Map *m, int s, int at, int good, int flat, Pooled *p) {
 /* The same for sides whose taps all exist: those of one position in the window are a window of x. */
 static void walk_inside(Map *m, int s, const CcType *seen, int64_t shift, Pooled *p) {
     if (s == m->n_side) {
-        add_element(m, p, cc_build_cast(m->b, cc_build_part(m->b, m->value, seen, shift), m->real), ALWAYS, NONE);
+        add_element(m, p, cc_term_cast(m->b, cc_build_part(m->b, m->value, seen, shift), m->real), ALWAYS, NONE);
         return;
     }
     const Side *side = &m->side[s];
@@ -270,7 +270,7 @@ static void walk_inside(Map *m, int s, const CcType *seen, int64_t shift, Pooled
 static int mean_of(Map *m, int sum, int64_t divisor) {
     int count = num(m, divisor ? divisor : 1);
     for (int s = 0; s < m->n_side && !divisor; s++) count = op(m, CC_S_mul, count, m->side[s].count);
-    return op(m, CC_S_div, sum, cc_build_cast(m->b, count, m->real));
+    return op(m, CC_S_div, sum, cc_term_cast(m->b, count, m->real));
 }
 
 /* Half precision may be summed in f32, whose part of a split pool then is not rounded. */
@@ -278,7 +278,7 @@ static bool good_types(const Map *m) {
     const CcDtype in = (CcDtype)m->in->dtype, out = (CcDtype)m->out->dtype;
     if (cc_dtype_info(in)->kind != 'f') return false;
     return is_place(m->n) ? out == CC_DT_I64
-                          : in == out || (!cc_window_is_max(m->n) && m->real == cc_build_compute(out));
+                          : in == out || (!cc_window_is_max(m->n) && m->real == cc_term_compute(out));
 }
 
 /* Kernels for sizes that differ between calls: one per power of two. */
@@ -358,20 +358,20 @@ static bool may_ignore(const Map *m, int dim, const CcOperand *given) {
 static int nearest_side(Map *m, int dim, bool exact, const CcOperand *given) {
     if (!exact && may_ignore(m, dim, given)) return cc_build_refuse(m->b, "a factor that torch may ignore");
     Side *s = add_side(m, dim, 1);
-    const int o = cc_build_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, false, given);
+    const int o = cc_term_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, false, given);
     const int x = op(m, CC_S_mul, scale, exact ? op(m, CC_S_add, o, real(m, 0.5)) : o);
-    return s->tap[0].at = op(m, CC_S_min, cc_build_cast(m->b, op(m, CC_S_floor, x, -1), m->index), last_of(m, dim));
+    return s->tap[0].at = op(m, CC_S_min, cc_term_cast(m->b, op(m, CC_S_floor, x, -1), m->index), last_of(m, dim));
 }
 
 /* The element's position in x, as the first tap and the fraction `part` in [0, 1] after it. */
 static int source_of(Map *m, int dim, bool corners, bool cubic, const CcOperand *given, int *part) {
-    const int o = cc_build_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, corners, given);
+    const int o = cc_term_cast(m->b, place(m, dim), m->real), scale = scale_of(m, dim, corners, given);
     int x = op(m, CC_S_mul, scale, o);
     /* contracted to an fma, as compilers do */
-    if (!corners) x = cc_build_op(m->b, CC_S_fma, scale, op(m, CC_S_add, o, real(m, 0.5)), real(m, -0.5));
+    if (!corners) x = cc_term_op(m->b, CC_S_fma, scale, op(m, CC_S_add, o, real(m, 0.5)), real(m, -0.5));
     if (!corners && !cubic) x = op(m, CC_S_max, x, real(m, 0));
-    const int first = op(m, CC_S_min, cc_build_cast(m->b, op(m, CC_S_floor, x, -1), m->index), last_of(m, dim));
-    const int behind = op(m, CC_S_sub, x, cc_build_cast(m->b, first, m->real));
+    const int first = op(m, CC_S_min, cc_term_cast(m->b, op(m, CC_S_floor, x, -1), m->index), last_of(m, dim));
+    const int behind = op(m, CC_S_sub, x, cc_term_cast(m->b, first, m->real));
     *part = op(m, CC_S_min, op(m, CC_S_max, behind, real(m, 0)), real(m, 1));
     return first;
 }
@@ -404,7 +404,7 @@ static int cubic_side(Map *m, int dim, bool corners, const CcOperand *given) {
 
 /* The weighted sum over the sides from `s` on. */
 static int weigh(Map *m, int s, int at) {
-    if (s == m->n_side) return cc_build_cast(m->b, element(m, at == NONE ? num(m, 0) : at), m->real);
+    if (s == m->n_side) return cc_term_cast(m->b, element(m, at == NONE ? num(m, 0) : at), m->real);
     int sum = -1;
     for (int i = 0; i < m->side[s].n; i++) {
         const Tap *t = &m->side[s].tap[i];
@@ -569,7 +569,7 @@ static int written_element(Map *m, const Written *w, const CcOperand *o) {
         seen.stride[d] = 0;
     }
     const int x = cc_build_take(m->b, cc_build_seen(m->b, o->value, &seen), at == NONE ? num(m, 0) : at, 1);
-    return cc_build_cast(m->b, cc_build_cast(m->b, x, out), cc_build_compute(out));
+    return cc_term_cast(m->b, cc_term_cast(m->b, x, out), cc_term_compute(out));
 }
 
 /* x with some elements replaced by those of another tensor, or by a number. */
@@ -596,7 +596,7 @@ static int write(Map *m) {
         good = good && dim >= 0;
     }
     if (!good) return cc_build_refuse(m->b, "a write of this kind");
-    const int x = cc_build_cast(m->b, cc_build_value(m->b, m->value), cc_build_compute((CcDtype)m->in->dtype));
+    const int x = cc_term_cast(m->b, cc_build_value(m->b, m->value), cc_term_compute((CcDtype)m->in->dtype));
     const int y = written_element(m, &w, &store.source);
     return w.good == ALWAYS ? y : pick(m, w.good, y, x);
 }
@@ -642,7 +642,7 @@ int cc_tap_lower(CcBuild *b, const CcNode *n) {
     m.value = x;
     m.in = &b->g->val.at[x].type;
     m.index = is_small(b->g, n) ? CC_DT_I32 : CC_DT_I64;
-    m.real = cc_build_compute((CcDtype)m.in->dtype);
+    m.real = cc_term_compute((CcDtype)m.in->dtype);
     if (m.in->ndim < 0 || cc_type_numel(m.out) == 0) return cc_build_refuse(b, "an empty result");
     if (cc_type_numel(m.in) == 0) return cc_build_refuse(b, "nothing to read");
     switch (cc_op_info((CcOpId)n->op)->kind) {

@@ -182,7 +182,7 @@ static bool find(const Attend *a, int node, Found *f) {
     const CcNode *softmax = made_for_one(a, product.a.value);
     if (!softmax || softmax->op != CC_OP_softmax || !cc_in_softmax(g, softmax, &in)) return false;
     const CcType *t = &g->val.at[softmax->out0].type;
-    const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
+    const bool known = t->dtype == CC_DT_F32 || cc_dtype_is_half(t->dtype);
     if (t->ndim < 2 || in.dims.i != 1 || !known) return false;
     if (!find_scores(a, in.x.value, f)) return false;
     find_keys(a, f);

@@ -13,8 +13,7 @@ typedef struct Casts {
     int *made; /* per value of the given graph: its cast since the last memory write; 0: none */
 } Casts;
 
-static bool is_half(int dtype) { return dtype == CC_DT_BF16 || dtype == CC_DT_F16; }
-static bool may_differ(int dtype) { return is_half(dtype) || dtype == CC_DT_F32; }
+static bool may_differ(int dtype) { return cc_dtype_is_half(dtype) || dtype == CC_DT_F32; }
 
 bool cc_autocast_mixes(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
@@ -56,13 +55,13 @@ CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters
     case CC_K_CONV: {
         const int src = n->op == CC_OP_addmm ? 1 : 0;
         const bool stays = !parameters && i != src && n->op != CC_OP_baddbmm && is_given(g, o->value);
-        return is_half(out) && !stays ? out : CC_DT_OTHER;
+        return cc_dtype_is_half(out) && !stays ? out : CC_DT_OTHER;
     }
-    case CC_K_ATTENTION: return parameters && is_half(out) ? out : CC_DT_OTHER;
-    case CC_K_CONCAT: return is_half(out) ? CC_DT_OTHER : out;
+    case CC_K_ATTENTION: return parameters && cc_dtype_is_half(out) ? out : CC_DT_OTHER;
+    case CC_K_CONCAT: return cc_dtype_is_half(out) ? CC_DT_OTHER : out;
     case CC_K_REDUCE: return loss_mixes(g, n, out) ? out : CC_DT_OTHER;
     case CC_K_INDEX:
-        return (n->op == CC_OP_cross_entropy || n->op == CC_OP_nll_loss) && !is_half(out) ? out : CC_DT_OTHER;
+        return (n->op == CC_OP_cross_entropy || n->op == CC_OP_nll_loss) && !cc_dtype_is_half(out) ? out : CC_DT_OTHER;
     case CC_K_REARRANGE: return n->op == CC_OP_prelu ? out : CC_DT_OTHER;
     case CC_K_POINTWISE: return cc_autocast_mixes(g, n) ? out : CC_DT_OTHER;
     default: return CC_DT_OTHER;

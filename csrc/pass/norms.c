@@ -10,7 +10,7 @@
 bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x) {
     if (o.kind != CC_IN_VALUE) return true;
     const CcType *t = &g->val.at[o.value].type;
-    const bool half = x->dtype == CC_DT_BF16 || x->dtype == CC_DT_F16;
+    const bool half = cc_dtype_is_half(x->dtype);
     return t->ndim == 1 && t->device == x->device && (t->dtype == x->dtype || (half && t->dtype == CC_DT_F32)) &&
            t->size[0] == x->size[1];
 }

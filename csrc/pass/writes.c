@@ -37,7 +37,7 @@ static bool is_ordered(const CcGraph *g, const Write *w, CcDtype dt) {
 }
 
 static bool can_meet(CcPutHow how, CcDtype dt) {
-    const bool half = dt == CC_DT_F16 || dt == CC_DT_BF16;
+    const bool half = cc_dtype_is_half(dt);
     return how == CC_PUT_SET || half || dt == CC_DT_F32 || dt == CC_DT_F64 || dt == CC_DT_I32 || dt == CC_DT_I64;
 }
 
@@ -54,7 +54,7 @@ static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const
         if (g->val.at[w->r.index[k].value].type.device != 1 || g->val.at[w->r.index[k].value].scalar) return false;
     w->r.space.dtype = x->dtype;
     if (!read_source(g, n, dt, w) || !can_meet(w->is.how, dt)) return false;
-    if (w->is.scale != 1 && (w->is.source.kind != CC_IN_VALUE || dt == CC_DT_F16 || dt == CC_DT_BF16)) return false;
+    if (w->is.scale != 1 && (w->is.source.kind != CC_IN_VALUE || cc_dtype_is_half(dt))) return false;
     if (w->is.sorted && cc_dtype_info(dt)->kind == 'f') return false;
     return !rules->ordered || is_ordered(g, w, dt);
 }

@@ -14,7 +14,7 @@ typedef struct CcAttention {
 enum { Q, K, V, MASK };
 
 static bool readable(const CcType *t) {
-    const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
+    const bool known = t->dtype == CC_DT_F32 || cc_dtype_is_half(t->dtype);
     if (t->ndim < 1 || t->ndim > CC_MAX_DIMS || t->device != 1 || !known) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->size[d] <= 0 || t->stride[d] < 0) return false;

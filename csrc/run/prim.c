@@ -38,7 +38,7 @@ bool cc_prim_binary(const CcGraph *g, const CcNode *n, CcIn_add *in) {
 bool cc_prim_f32(const CcType *t) { return t->dtype == CC_DT_F32 && cc_prim_float(t); }
 
 bool cc_prim_float(const CcType *t) {
-    const bool known = t->dtype == CC_DT_F32 || t->dtype == CC_DT_BF16 || t->dtype == CC_DT_F16;
+    const bool known = t->dtype == CC_DT_F32 || cc_dtype_is_half(t->dtype);
     if (t->ndim < 1 || t->ndim > CC_DNNL_MAX_NDIM || t->device != 1 || !known) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->size[d] <= 0 || t->stride[d] < 0) return false;

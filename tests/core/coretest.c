@@ -37,6 +37,13 @@ T_API int t_last_event(char *text, int n);
 T_API const CcOpInfo *t_op(int id);
 T_API int t_op_rows(void);
 T_API int t_grad(const char *op, int operand, int *at);
+T_API int t_formula_grad(CcGraph *g, int node, int operand);
+T_API int t_formula_tensors(int f);
+T_API int t_formula_operands(int f);
+T_API const char *t_formula_name(int f);
+T_API double t_formula_point(int f, int operand, int i);
+T_API void t_formula_learn(int f, const float *const *grad);
+T_API void t_formula_forget(void);
 T_API bool t_grad_reads(CcGraph *g, int node, int grad, int operand);
 T_API int t_op_init(char *text, int n);
 T_API double t_bench(const CcPlan *plan, void **data, int runs);
@@ -212,6 +219,15 @@ int t_grad(const char *op, int operand, int *at) {
     *at = cc_op_grad_at(cc_op_find(op));
     return cc_op_grad(cc_op_find(op), operand);
 }
+
+/* The row that a node's derivative for an operand has, by what was learnt of torch. */
+int t_formula_grad(CcGraph *g, int node, int operand) { return cc_formula_grad(g, &g->node.at[node], operand); }
+int t_formula_tensors(int f) { return cc_formula_tensors((CcFormula)f); }
+int t_formula_operands(int f) { return cc_formula_operands((CcFormula)f); }
+const char *t_formula_name(int f) { return f < CC_FORMULA_COUNT ? cc_formula_name((CcFormula)f) : NULL; }
+double t_formula_point(int f, int operand, int i) { return cc_formula_point((CcFormula)f, operand, i); }
+void t_formula_learn(int f, const float *const *grad) { cc_formula_learn((CcFormula)f, grad); }
+void t_formula_forget(void) { cc_formula_forget(); }
 
 bool t_grad_reads(CcGraph *g, int node, int grad, int operand) {
     return cc_op_grad_reads(g, &g->node.at[node], (CcOpId)grad, operand);

@@ -188,7 +188,7 @@ def run_module(name, how, calls, tests, dynamo, passed_over=()):
             over.write_text("\n".join(passed_over))
             links.mkdir()
             link(links, how, tests)
-            paths = [str(links), str(HERE.parent.parent / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+            paths = [str(links), *filter(None, [os.environ.get("PYTHONPATH")]), str(HERE.parent.parent / "python")]
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
             command = [
                 sys.executable,
