@@ -378,6 +378,29 @@ def test_a_set_that_tells_others_than_its_members():
         assert set.__eq__(compiled(torch.ones(1))[1], {1, 2})
 
 
+class Asks:
+    asked = 0
+
+    def __call__(self):
+        Asks.asked += 1
+        return 1
+
+
+class LongByCall(list):
+    __len__ = Asks()
+
+
+def test_truth_asks_for_the_length_once():
+    def f(x, o):
+        return x + 1 if o else x - 1
+
+    compiled, o = ccompile.compile(f), LongByCall()
+    for _ in range(4):
+        before = Asks.asked
+        assert torch.equal(compiled(torch.ones(2), o), torch.full((2,), 2.0))
+        assert Asks.asked == before + 1
+
+
 def test_a_tuple_that_holds_itself():
     def f(x):
         t = ([],)
