@@ -318,9 +318,8 @@ static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
     if (cc_tens_is(o))
-        return asserts(act, ev) && holds(o) && cc_look_take_read()
-                   ? CC_OK
-                   : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
+        return asserts(act, ev) && holds(o) && cc_look_take_read() ? CC_OK
+                                                                   : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
     if (cc_value_symbolic(rec, o))
         return cc_number_truth(rec, o) ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
     if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o) || cc_op_python_method(o, "__bool__") ||
