@@ -332,6 +332,75 @@ def test_made(kind, values):
         assert type(compiled(torch.ones(1), v)[0]) is kind
 
 
+class Told(set):
+    def __iter__(self):
+        yield from (f"told {v}" for v in set.__iter__(self))
+
+
+def fewer(s, member=lambda i: (i, i + 1)):
+    for i in range(55):
+        s.discard(member(i))
+    return s
+
+
+# sets whose members leave gaps or meet, so that another set of the same members has another order
+ORDERED = {
+    "tuples": lambda k: fewer({(i, i + 1) for i in range(60)}),
+    "tuples of an argument": lambda k: fewer({(i, i + k) for i in range(60)}),
+    "nested": lambda k: fewer({((i, i + 1), i) for i in range(60)}, lambda i: ((i, i + 1), i)),
+    "frozen": lambda k: frozenset(fewer({(i, i + 1) for i in range(60)})) | {(k, k)},
+    "classes": lambda k: {int, float, str, dict, list, tuple, bytes, set, bool} - {int, float},
+}
+
+
+@pytest.mark.parametrize("make", ORDERED.values(), ids=ORDERED)
+def test_the_order_of_sets(make):
+    def f(x, k):
+        s = make(k)
+        return x + 1, s, next(iter(s))
+
+    compiled = ccompile.compile(f)
+    for k in (1, 1, 1, 2, 2, 1):
+        _, s, first = compiled(torch.ones(1), k)
+        wanted = f(torch.ones(1), k)[1]
+        assert type(s) is type(wanted) and list(s) == list(wanted) and next(iter(s)) is first
+
+
+def test_a_set_that_tells_others_than_its_members():
+    def f(x):
+        s = Told()
+        s.add(1)
+        s.add(2)
+        return x + 1, s
+
+    compiled = ccompile.compile(f)
+    for _ in range(4):
+        assert set.__eq__(compiled(torch.ones(1))[1], {1, 2})
+
+
+class Asks:
+    asked = 0
+
+    def __call__(self):
+        Asks.asked += 1
+        return 1
+
+
+class LongByCall(list):
+    __len__ = Asks()
+
+
+def test_truth_asks_for_the_length_once():
+    def f(x, o):
+        return x + 1 if o else x - 1
+
+    compiled, o = ccompile.compile(f), LongByCall()
+    for _ in range(4):
+        before = Asks.asked
+        assert torch.equal(compiled(torch.ones(2), o), torch.full((2,), 2.0))
+        assert Asks.asked == before + 1
+
+
 def test_a_tuple_that_holds_itself():
     def f(x):
         t = ([],)

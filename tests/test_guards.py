@@ -208,6 +208,43 @@ def tensor_method_patched():
     return Case(use_linear, mutate=lambda p: p.setattr(torch.Tensor, "tanh", lambda self: self * 9, raising=False))
 
 
+def stored_into(x):
+    y = x.clone()
+    y[0] = 5.0
+    return y * 1
+
+
+def unpacked(x):
+    first, *_ = x
+    return first * 2
+
+
+# method of torch.Tensor -> functions that call it by C code, and what the method is made
+TENSOR_SPECIALS = {
+    "__getitem__": ((lambda x: x[0] * 2, lambda x: x[1:] * 2, lambda x: operator.getitem(x, 0) * 2), lambda s, i: s + 7),
+    "__setitem__": ((stored_into,), lambda s, i, v: None),
+    "__iter__": (
+        (lambda x: [v * 2 for v in x], unpacked, lambda x: [*x][0] * 2, lambda x: list(x)[0] * 2, lambda x: sum(x)),
+        lambda s: iter([s + 7]),
+    ),
+    "__reversed__": ((lambda x: [v * 2 for v in reversed(x)],), lambda s: iter([s + 7])),
+    "__abs__": ((lambda x: abs(x) + 1, lambda x: operator.abs(x) + 1), lambda s: s + 7),
+    "__rsub__": ((lambda x: operator.sub(1, x),), lambda s, v: s + 7),
+    "__pow__": ((lambda x: pow(x, 2),), lambda s, v: s + 7),
+}
+
+
+def tensor_special_patched(fn, name, method):
+    return lambda: Case(fn, mutate=lambda p: p.setattr(torch.Tensor, name, method))
+
+
+CASES.update(
+    (f"tensor-{name}-{i}", tensor_special_patched(fn, name, method))
+    for name, (fns, method) in TENSOR_SPECIALS.items()
+    for i, fn in enumerate(fns)
+)
+
+
 @case
 def positional_default():
     return Case(read_defaults, mutate=lambda p: p.setattr(read_defaults, "__defaults__", (9.0,)))

@@ -435,6 +435,26 @@ def test_an_object_that_was_replaced_by_one_whose_class_changes():
     torch.testing.assert_close(compiled(x), x + 2)
 
 
+def with_defaults(x, k=1, j=2):
+    return x * k + j
+
+
+def test_defaults_at_the_address_of_equal_ones():
+    """A memo that was made for an equal tuple keeps it alive: another one must not get its address."""
+    model = nn.Sequential(*[linear(seed=i) for i in range(3)])
+    compiled, x = ccompile.compile(lambda x: with_defaults(model(x))), t(3, 4)
+    before = with_defaults.__defaults__
+    for _ in range(4):
+        compiled(x)
+    with_defaults.__defaults__ = tuple([1, int("2")])
+    for _ in range(10):
+        compiled(x)
+    with_defaults.__defaults__ = None
+    with_defaults.__defaults__ = tuple([5, int("100")])
+    torch.testing.assert_close(compiled(x), model(x) * 5 + 100)
+    with_defaults.__defaults__ = before
+
+
 def test_each_thread_has_its_own_local():
     """A memo of one thread says nothing about another's attributes."""
     local, wrong = threading.local(), []

@@ -9,6 +9,7 @@ import ccompile
 import pytest
 import torch
 from ccompile import metrics
+from ccompile.api import compiled_of
 from conftest import EAGER
 
 pytestmark = pytest.mark.skipif(EAGER, reason="nothing is compiled")
@@ -102,6 +103,22 @@ def test_functions_of_one_name_are_one_region():
     second(torch.ones(3))
     got = region("same")
     assert (got.calls, got.hits, got.entries, got.latency.count) == (3, 1, 2, 3)
+
+
+def test_a_function_that_is_compiled_again():
+    """Calls of both count as the first one's, whose entries both use, and are counted once."""
+
+    def fn(x):
+        return (x + 1).relu()
+
+    first, second = named("again", fn), named("again", fn)
+    calls = metrics.monitor_recompiles(second, [torch.ones(2), torch.ones(2), torch.ones(3)])
+    assert [call.recorded for call in calls] == [True, False, True]
+    first(torch.ones(3))
+    assert (region("again").calls, region("again").hits) == (4, 2)
+    assert compiled_of(second).metrics() == compiled_of(first).metrics()
+    compiled_of(second).reset_metrics()
+    assert "again" not in {r.name for r in metrics.snapshot()}
 
 
 def test_reset_keeps_what_is_compiled():

@@ -145,7 +145,8 @@ def test_dims(lib, monkeypatch, name, shape):
         x = sample(shape, torch.float32)
         g = Graph(lib)
         g.out(add(g, name, g.input(x), d, keep))
-        both(g, monkeypatch, lambda got, want, v: near(got, want, 30))
+        spent = name == "var" and x.numel() == g.eager[g.outputs[0]].numel()  # no degrees of freedom: torch warns
+        both(g, monkeypatch, lambda got, want, v: near(got, want, 30), host=int(spent))
 
 
 LAYOUTS = {
@@ -376,7 +377,7 @@ def test_corrections(lib, monkeypatch):
     for c, n in ((0, 7), (1, 7), (2.5, 7), (1, 1), (3, 2), (None, 5)):
         g = Graph(lib)
         g.out(g.op("var", lambda t, m, k: t.var(1, correction=k), g.input(torch.randn(4, n)), 1, c))
-        both(g, monkeypatch, lambda got, want, v: near(got, want))
+        both(g, monkeypatch, lambda got, want, v: near(got, want), host=int(n <= (1 if c is None else c)))
 
 
 def test_norms_with_weights(lib, monkeypatch):

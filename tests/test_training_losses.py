@@ -2,6 +2,7 @@
 (csrc/grad/compose.c, sums.c): against eager autograd, between pointwise ops with which they form one stage."""
 
 import re
+import warnings
 
 import ccompile
 import pytest
@@ -258,3 +259,24 @@ def test_edges(name):
     for got in seen[1:]:
         assert (got is None) == (seen[0] is None)
         torch.testing.assert_close(got, seen[0], rtol=1e-6, atol=0, equal_nan=True)
+
+
+SPREADS = {
+    "std": lambda x: x.std(1) + 1,
+    "var": lambda x: (x * 2).var(1),
+    "std_mean": lambda x: sum(torch.std_mean(x, 1, correction=2)),
+    "var of all": lambda x: x * x.var(),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_each_call_warns_of_a_variance_without_degrees_of_freedom(name):
+    compiled = ccompile.compile(SPREADS[name], options={"verify": False})
+    for shape in ((4, 1), (4, 1), (1, 1), (4, 3), (4, 2), (1, 1), (4, 1)):
+        warned = []
+        for f in (SPREADS[name], compiled):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                f(torch.ones(shape))
+            warned.append([str(w.message) for w in seen])
+        assert warned[0] == warned[1]

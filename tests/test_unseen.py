@@ -220,3 +220,23 @@ def test_what_an_operator_that_raises_has_read():
     compiled = ccompile.compile(fn)
     for n in range(2, 12):
         assert compiled(torch.ones(n))[1] == str(slice(0, n))
+
+
+def test_what_differed_is_said_without_asking_the_objects():
+    """Nothing but the text of a guard that failed would call __repr__ here."""
+    asked = []
+
+    class Asked:
+        def __repr__(self):
+            asked.append(1)
+            return "Asked"
+
+    def fn(x, o):
+        return x * 2 if o is None else x + len(o)
+
+    o = Asked()
+    for values in ([(o,), [o], (o, 1), None], [frozenset([o]), {o}, None], [[1], [functools.partial(o.__repr__)], None]):
+        compiled = ccompile.compile(fn)
+        for value in values * 2:
+            compiled(torch.ones(2), value)
+    assert not asked

@@ -90,10 +90,12 @@ static void free_entry(CcEntry *e) {
     free(e);
 }
 
+/* Freeing an entry may run code that calls the function (a callback of a weak reference): it must not find the entry. */
 static void drop_entry(CcRoot *root, int i) {
-    free_entry(root->entry.at[i]);
+    CcEntry *e = root->entry.at[i];
     root->entry.n--;
     memmove(root->entry.at + i, root->entry.at + i + 1, sizeof *root->entry.at * (size_t)(root->entry.n - i));
+    free_entry(e);
 }
 
 static void clear_breaks(CcRoot *root) {
@@ -108,11 +110,15 @@ void cc_root_clear(CcRoot *root) {
     }
     root->reset_pending = false;
     if (root->entry.n > 0) cc_log_add(CC_LOG_DROP, "%s: %d entries", cc_root_name(root), root->entry.n);
-    while (root->entry.n > 0) free_entry(root->entry.at[--root->entry.n]);
-    while (root->point.n > 0) free_point(root->point.at[--root->point.n]);
+    /* as in drop_entry(); another thread, too, may call the function meanwhile, and record it again */
+    __typeof__(root->entry) entry = root->entry;
+    __typeof__(root->point) point = root->point;
+    PyObject *handed = root->handed;
+    memset(&root->entry, 0, sizeof root->entry);
+    memset(&root->point, 0, sizeof root->point);
+    root->handed = NULL;
     cc_sites_free(&root->sites);
     clear_breaks(root);
-    Py_CLEAR(root->handed);
     free(root->last_failure);
     root->last_failure = NULL;
     root->hints.at.n = 0;
@@ -120,6 +126,11 @@ void cc_root_clear(CcRoot *root) {
     root->waited = root->patience = root->deferred = 0;
     root->eager_only = root->warned = false;
     cc_pace_start(root);
+    while (entry.n > 0) free_entry(entry.at[--entry.n]);
+    while (point.n > 0) free_point(point.at[--point.n]);
+    cc_vec_free(&entry);
+    cc_vec_free(&point);
+    Py_XDECREF(handed);
 }
 
 void cc_root_free(CcRoot *root) {
@@ -387,7 +398,8 @@ static int unproved(const CcRoot *root, int *last) {
     return n;
 }
 
-/* Whether the limit is reached; then *victim is the least recently used entry of those that count. */
+/* Whether the limit is reached; then *victim is the least recently used entry of those that count. It may be dropped
+ * only if no Python code has run since, and no other call is running. */
 static bool is_full(const CcRoot *root, int *victim) {
     const int limit = root->knobs.recompile_limit;
     *victim = root->entry.n - 1;
@@ -483,8 +495,10 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
             warn_of_limit(root);
             return call_eagerly(root, own, own_nargsf, kwnames);
         }
-        drop_entry(root, victim);
+        if (root->running > 1) return call_eagerly(root, own, own_nargsf, kwnames); /* another thread's call began */
+        if (is_full(root, &victim)) drop_entry(root, victim);
     }
+    if (root->recorder != NULL) return call_eagerly(root, own, own_nargsf, kwnames);
     return cc_region_record(root, args, n, kwnames, mode);
 }
 

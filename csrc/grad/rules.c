@@ -5,6 +5,7 @@
  * dims in which it was. */
 #include <math.h>
 
+#include "../pass/pass.h"
 #include "grad_int.h"
 
 /* ------------------------------------------------------------------ derivative rows */
@@ -88,23 +89,14 @@ static int scaled(Adjoint *a, int v, CcOperand by) {
     return number_of(&by) == 1 && by.kind != CC_IN_NUMBER ? v : emit(a, CC_OP_mul, &t, value_of(v), by);
 }
 
-/* Number of elements of x that the node, a reduction, makes one of. */
-static int64_t reduced(const Adjoint *a, const CcNode *n) {
-    return cc_type_numel(type_of(a, cc_graph_source(a->g, n))) / CC_MAX(1, cc_type_numel(type_of(a, n->out0)));
-}
-
 /* Does torch compute this derivative in another way than the op's row, or not at all? */
 static bool is_torchs(const Adjoint *a, const CcNode *n) {
-    const CcOperand *second = n->n_in > 1 ? cc_graph_operand(a->g, n, 1) : NULL,
-                    *third = n->n_in > 2 ? cc_graph_operand(a->g, n, 2) : NULL;
+    const CcOperand *second = n->n_in > 1 ? cc_graph_operand(a->g, n, 1) : NULL;
     switch (n->op) {
     case CC_OP_remainder: return cc_graph_operand(a->g, n, 0)->kind != CC_IN_VALUE;
     case CC_OP_xlogy:
     case CC_OP_xlog1py: return second && second->kind == CC_IN_FLOAT && isnan(second->f);
-    case CC_OP_var:
-    case CC_OP_std: /* no degrees of freedom are left */
-        return (double)reduced(a, n) <= (third && third->kind != CC_IN_NONE ? number_of(third) : 1);
-    default: return false;
+    default: return cc_space_spent(a->g, n);
     }
 }
 

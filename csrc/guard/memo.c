@@ -241,6 +241,9 @@ static bool imply_check(Build *b, int i, int stage) {
         add_word(b, &f->func_code, stage);
         add_word(b, &f->func_defaults, stage);
         add_word(b, &f->func_kwdefaults, stage);
+        /* so that no other tuple gets its address; it holds constants, or objects that the program keeps alive anyway */
+        if (PyTuple_GET_ITEM(g->want, 1) != Py_Ellipsis && f->func_defaults != NULL)
+            cc_vec_push(&b->m->keep, Py_NewRef(f->func_defaults));
         return true;
     }
     case CC_CHK_ADDRESS:

@@ -421,7 +421,7 @@ static bool good_type(const CcType *t, bool back) {
 static bool good_reduction(const CcGraph *g, const CcNode *n) {
     const CcSpace f = cc_space_of(g, n);
     /* an empty reduction has special cases: left to the host */
-    if (f.shape.ndim < 0 || !cc_type_numel(&f.shape)) return false;
+    if (f.shape.ndim < 0 || !cc_type_numel(&f.shape) || cc_space_spent(g, n)) return false;
     for (int i = 1; i < n->n_in; i++) { /* weights broadcast to the space */
         const CcOperand *o = &g->operand.at[n->in0 + i];
         if (o->kind != CC_IN_VALUE) continue;

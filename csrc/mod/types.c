@@ -34,13 +34,6 @@ void cc_types_reset_all(void) {
     }
 }
 
-PyObject *cc_types_all(void) {
-    PyObject *list = PyList_New(0);
-    for (Compiled *c = all_compiled; list != NULL && c != NULL; c = c->next)
-        if (PyList_Append(list, (PyObject *)c) < 0) Py_CLEAR(list);
-    return list;
-}
-
 PyObject *cc_types_unwrap(PyObject *o) {
     return compiled_type != NULL && Py_IS_TYPE(o, compiled_type) ? ((Compiled *)o)->fn : NULL;
 }
@@ -93,6 +86,13 @@ static bool same_callable(PyObject *a, PyObject *b) {
 
 static CcRoot *root_of(Compiled *self) {
     return self->lender != NULL && same_callable(self->fn, self->lender->fn) ? &self->lender->root : &self->root;
+}
+
+PyObject *cc_types_all(void) {
+    PyObject *list = PyList_New(0);
+    for (Compiled *c = all_compiled; list != NULL && c != NULL; c = c->next)
+        if (root_of(c) == &c->root && PyList_Append(list, (PyObject *)c) < 0) Py_CLEAR(list);
+    return list;
 }
 
 static PyObject *compiled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
@@ -194,12 +194,12 @@ static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner) {
 
 static PyObject *compiled_metrics(PyObject *o, PyObject *unused) {
     (void)unused;
-    return cc_metrics_dict(&((Compiled *)o)->root);
+    return cc_metrics_dict(root_of((Compiled *)o));
 }
 
 static PyObject *compiled_reset_metrics(PyObject *o, PyObject *unused) {
     (void)unused;
-    cc_metrics_reset(&((Compiled *)o)->root);
+    cc_metrics_reset(root_of((Compiled *)o));
     Py_RETURN_NONE;
 }
 

@@ -215,7 +215,8 @@ bool cc_space_reduces(const CcGraph *g, const CcNode *n);
 CcSpace cc_space_of(const CcGraph *g, const CcNode *n); /* for this node alone */
 bool cc_space_reduced(const CcSpace *f, int dim);
 int64_t cc_space_rows(const CcSpace *f);
-bool cc_space_few_rows(const CcSpace *f); /* one thread would do all rows while the others idle */
+bool cc_space_spent(const CcGraph *g, const CcNode *n); /* a variance without degrees of freedom: torch warns of each */
+bool cc_space_few_rows(const CcSpace *f);               /* one thread would do all rows while the others idle */
 int cc_space_own_dim(const CcSpace *f, const CcType *t, bool dropped, int d);
 CcSpaceLevel cc_space_level(const CcSpace *f, const CcType *t);
 CcSpaceLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n);

@@ -34,6 +34,14 @@ int64_t cc_space_rows(const CcSpace *f) {
     return rows;
 }
 
+bool cc_space_spent(const CcGraph *g, const CcNode *n) {
+    if (n->op != CC_OP_var && n->op != CC_OP_std) return false;
+    const CcOperand *c = n->n_in > 2 ? cc_graph_operand(g, n, 2) : NULL;
+    const double correction = c == NULL || c->kind == CC_IN_NONE ? 1 : c->kind == CC_IN_FLOAT ? c->f : (double)c->i;
+    const CcSpace f = cc_space_of(g, n);
+    return (double)(cc_type_numel(&f.shape) / CC_MAX(1, cc_space_rows(&f))) <= correction;
+}
+
 enum {
     /* One thread computes a row. With few rows, pointwise nodes of at least this many elements get a nest of their
      * own, which all threads share. */

@@ -217,7 +217,7 @@ void cc_set_put(PyObject *set, Py_ssize_t place, PyObject *equal) {
 /* A dummy (a removed member's place, hash -1) holds no reference. */
 PyObject *cc_set_clone(PyObject *set) {
     const PySetObject *from = (PySetObject *)set;
-    PySetObject *to = (PySetObject *)PySet_New(NULL);
+    PySetObject *to = (PySetObject *)(PyFrozenSet_Check(set) ? PyFrozenSet_New(NULL) : PySet_New(NULL));
     if (to == NULL) return NULL;
     const size_t n = (size_t)from->mask + 1;
     if (from->table != from->smalltable) {

@@ -466,7 +466,8 @@ CC_NEW PyObject *cc_dict_keys(PyObject *dict);
 bool cc_set_next(PyObject *set, Py_ssize_t *place, CC_BORROW PyObject **member);
 /* The size of its hash table, and the slot where pop() continues. */
 void cc_set_table(PyObject *set, Py_ssize_t *size, Py_ssize_t *finger);
-/* A set with the same members at the same places of a table of the same size, so that it iterates, pops and grows as this one. */
+/* A set (or frozenset) with the same members at the same places of a table of the same size, so that it iterates, pops
+ * and grows as this one. */
 CC_NEW PyObject *cc_set_clone(PyObject *set);
 void cc_set_put(PyObject *set, Py_ssize_t place, PyObject *equal); /* replaces a member by an object that equals it */
 /* _PyType_Lookup; NULL without an error: absent */

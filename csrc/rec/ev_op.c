@@ -297,15 +297,29 @@ static bool counted(PyObject *o) {
            cc_known_is(o, CC_KNOWN_DEQUE);
 }
 
+/* Its class leaves the length to its builtin base: asking for it runs no code of the user's. */
+static bool counted_by_base(PyObject *o) {
+    static PyObject *truth, *length;
+    if (truth == NULL) truth = cc_obj_intern("__bool__");
+    if (length == NULL) length = cc_obj_intern("__len__");
+    PyObject *f = counted(o) && cc_type_lookup(Py_TYPE(o), truth) == NULL ? cc_type_lookup(Py_TYPE(o), length) : NULL;
+    return f != NULL && Py_IS_TYPE(f, &PyWrapperDescr_Type);
+}
+
+static bool holds(PyObject *o) {
+    const int is = PyObject_IsTrue(o);
+    if (is < 0) cc_raised_clear(); /* the instruction will raise it again */
+    return is == 1;
+}
+
 static CcGo truth_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     if (ev->in[0] == Py_NotImplemented)
         return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "NotImplemented's truth, which warns");
     PyObject *o = ev->in[0];
     if (cc_sym_is(rec, o)) return cc_sym_operator(rec, act, ev);
     if (cc_tens_is(o))
-        return asserts(act, ev) && PyObject_IsTrue(o) == 1 && cc_look_take_read()
-                   ? CC_OK
-                   : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
+        return asserts(act, ev) && holds(o) && cc_look_take_read() ? CC_OK
+                                                                   : cc_rec_break(rec, act, CC_R_TENSOR_BRANCH, NULL);
     if (cc_value_symbolic(rec, o))
         return cc_number_truth(rec, o) ? CC_OK : cc_rec_break(rec, act, CC_R_DATA_SCALAR, "truth of a number");
     if (cc_value_const(o) || cc_value_ident(o) || cc_op_bare(o) || cc_op_python_method(o, "__bool__") ||
@@ -333,8 +347,7 @@ static CcGo truth_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
         return cc_node_check(rec, act, &spec);
     }
     const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
-    const bool by_python = cc_op_python_method(o, "__bool__") || cc_op_python_method(o, "__len__");
-    if (source >= 0 && counted(o) && !by_python) cc_inside_size(rec, source, PyObject_Size(o));
+    if (source >= 0 && counted_by_base(o)) cc_inside_size(rec, source, PyObject_Size(o));
     return CC_OK;
 }
 

@@ -117,10 +117,17 @@ static bool text_visit(void *ctx, PyObject *o, int depth) {
 
 /* ------------------------------------------------------------------ steps of the interpreter */
 
+/* C code looks special methods up in a tensor's class, too, which can be patched. Operators have guards by name
+ * (look_at_operators in ev_op.c). */
+static void given_or_tensor(CcRec *rec, PyObject *o, int depth) {
+    if (o != NULL && cc_tens_is(o)) guard_class(rec, Py_TYPE(o));
+    else cc_given(rec, o, depth);
+}
+
 /* Items of a container were handled when they were put there, or no guard can check them. */
 static void given_key(CcRec *rec, PyObject *container, PyObject *key) {
     cc_given(rec, key, DEEP);
-    cc_given(rec, container, 0);
+    given_or_tensor(rec, container, 0);
     if (PyType_Check(container)) guard_class(rec, (PyTypeObject *)container); /* __class_getitem__ */
 }
 
@@ -130,6 +137,7 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     case CC_EV_SUBSCR:
     case CC_EV_STORE_SUBSCR: given_key(rec, ev->in[0], ev->in[1]); return;
     case CC_EV_CONTAINS:
+        given_or_tensor(rec, ev->in[0], 0);
         if (cc_value_const(ev->in[1]) && (PyDict_Check(ev->in[0]) || PyAnySet_Check(ev->in[0]))) break;
         depth = DEEP;
         break;
@@ -138,15 +146,15 @@ void cc_given_event(CcRec *rec, const CcEvent *ev) {
     case CC_EV_FORMAT:
     case CC_EV_BUILD: depth = DEEP; break;
     case CC_EV_UPDATE: /* hashes an item, or unpacks a mapping; appending an item looks nothing up */
-        if (ev->arg != CC_INSN_LIST_APPEND) cc_given(rec, ev->in[1], DEEP);
+        if (ev->arg != CC_INSN_LIST_APPEND) given_or_tensor(rec, ev->in[1], DEEP);
         return;
-    case CC_EV_UNARY:
     case CC_EV_TRUTH:
     case CC_EV_ITER:
     case CC_EV_TUPLE:
+    case CC_EV_UNPACK: given_or_tensor(rec, ev->in[0], 0); return;
+    case CC_EV_UNARY:
     case CC_EV_NEXT:
     case CC_EV_SEND:
-    case CC_EV_UNPACK:
     case CC_EV_MATCH: break;
     default: return;
     }
@@ -264,7 +272,7 @@ static int looks(const CcCallee *callee, int operand) {
 void cc_given_call(CcRec *rec, const CcCalled *c, const CcCallee *callee) {
     for (int i = 0; callee->reads == CC_READS_ALL && i < c->n; i++) {
         const int depth = looks(callee, i);
-        if (depth >= 0) cc_given(rec, c->in[i], depth);
+        if (depth >= 0) given_or_tensor(rec, c->in[i], depth);
         if (has(callee, CC_TRAIT_AS_TEXT)) (void)text_visit(rec, c->in[i], DEEP);
     }
 }

@@ -222,6 +222,20 @@ static PyObject *make_iterator(const CcMaker *m, const CcRecipe *r) {
     return o;
 }
 
+/* A set of constants, place by place; kids: its tuples, in the order of their places. */
+static PyObject *make_set(const CcMaker *m, const CcRecipe *r) {
+    PyObject *o = cc_set_clone(r->object), *member;
+    int kid = r->kid0;
+    for (Py_ssize_t place = 0; o != NULL && cc_set_next(o, &place, &member); place++) {
+        if (member == NULL || !PyTuple_CheckExact(member)) continue;
+        PyObject *tuple = cc_maker_make(m, m->recipes->kid.at[kid++]);
+        if (tuple != NULL) cc_set_put(o, place, tuple);
+        else Py_CLEAR(o);
+        Py_XDECREF(tuple);
+    }
+    return o;
+}
+
 static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index) {
     const bool shared = r->shared && m->built != NULL;
     switch ((CcMake)r->make) {
@@ -237,9 +251,8 @@ static PyObject *make_new(const CcMaker *m, const CcRecipe *r, int index) {
     case CC_MAKE_OBJECT: return make_object(m, r, index);
     case CC_MAKE_SET:
     case CC_MAKE_DICT: {
-        PyObject *o = r->object != NULL        ? cc_set_clone(r->object)
-                      : r->make == CC_MAKE_SET ? PySet_New(NULL)
-                                               : PyDict_New();
+        if (r->object != NULL) return make_set(m, r);
+        PyObject *o = r->make == CC_MAKE_SET ? PySet_New(NULL) : PyDict_New();
         if (o == NULL) return NULL;
         if (shared) m->built[index] = Py_NewRef(o);
         const CcRecipe base = {.kid0 = r->kid0, .n = r->n, .aux = r->n};

@@ -276,9 +276,8 @@ void cc_number_hashed(CcRec *rec, PyObject *o) {
     Py_ssize_t pos = 0;
     PyObject *key;
     while (PyDict_Check(o) && PyDict_Next(o, &pos, &key, NULL)) (void)cc_number_settle(rec, key, 3);
-    PyObject *items = PyAnySet_Check(o) ? PySequence_List(o) : NULL;
-    if (items != NULL) cc_sym_settle(rec, items, 4);
-    Py_XDECREF(items);
+    for (pos = 0; PyAnySet_Check(o) && cc_set_next(o, &pos, &key); pos++)
+        if (key != NULL) cc_sym_settle(rec, key, 3);
 }
 
 bool cc_number_whole(PyObject *o) {

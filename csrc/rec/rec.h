@@ -51,7 +51,7 @@ typedef enum CcMake {
     CC_MAKE_SYMBOL, /* id = symbol */
     CC_MAKE_TUPLE,
     CC_MAKE_LIST,
-    CC_MAKE_SET, /* object = a set of the same members, in place of kids; NULL: they differ between replays */
+    CC_MAKE_SET, /* object = a set of the same members, with its tuples as kids; NULL: they differ between replays */
     CC_MAKE_DICT,
     CC_MAKE_SLICE,
     CC_MAKE_CELL,

@@ -114,12 +114,9 @@ static void add_base_items(Objects *out, PyObject *o) {
     } else if (PyDict_Check(o)) {
         add_dict_items(out, o);
     } else if (PyAnySet_Check(o)) {
-        PyObject *it = PyObject_GetIter(o), *key;
-        while (it != NULL && (key = PyIter_Next(it)) != NULL) {
-            cc_vec_push(out, key);
-            Py_DECREF(key); /* the set keeps it alive */
-        }
-        Py_XDECREF(it);
+        PyObject *key; /* a subclass may have an __iter__ of its own */
+        for (Py_ssize_t place = 0; cc_set_next(o, &place, &key); place++)
+            if (key != NULL) cc_vec_push(out, key);
     } else if (PyExceptionInstance_Check(o)) {
         PyObject *args = ((PyBaseExceptionObject *)o)->args;
         for (Py_ssize_t i = 0; args != NULL && i < PyTuple_GET_SIZE(args); i++)
@@ -422,16 +419,52 @@ static int build_bound_builtin(Builder *b, PyObject *o) {
     return node(b, CC_MAKE_CALL, o, bind, is_class_method ? of_class : &self, is_class_method ? 2 : 1, 0, 0);
 }
 
-static int build_frozenset(Builder *b, PyObject *o) {
-    PyObject *items;
-    CC_RETRY_ALLOC(items, PySequence_List(o));
-    bool constant = true;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
-        PyObject *item = PyList_GET_ITEM(items, i);
-        constant = constant && (cc_value_const(item) || cc_value_ident(item));
+/* Its hash is the same in each replay: a constant, a symbol that was pinned when it was hashed, or a tuple of these. */
+static bool constant_member(CcRec *rec, PyObject *o, int depth) {
+    if (!PyTuple_CheckExact(o)) {
+        const bool pinned = cc_sym_is(rec, o) && cc_value_find(rec, o)->dirty;
+        return (cc_value_const(o) || cc_value_ident(o)) && (pinned || !cc_number_varies(rec, o, 3));
     }
-    cc_vec_push(&b->rec->keep, items);
+    const CcOrigin origin = cc_value_origin(rec, o);
+    bool constant = depth > 0 && origin != CC_O_VALUE && origin != CC_O_EFFECT;
+    for (Py_ssize_t i = 0; constant && i < PyTuple_GET_SIZE(o); i++) /* the hash of a NaN is its address */
+        constant = !cc_same_nan(PyTuple_GET_ITEM(o, i)) && constant_member(rec, PyTuple_GET_ITEM(o, i), depth - 1);
+    return constant;
+}
+
+static bool constant_members(CcRec *rec, PyObject *set) {
+    PyObject *member;
+    for (Py_ssize_t place = 0; cc_set_next(set, &place, &member); place++)
+        if (member != NULL && !constant_member(rec, member, 4)) return false;
+    return true;
+}
+
+/* The order of a set's members depends on how it came about. kids: its tuples, which may be made anew for each call. */
+static int build_set(Builder *b, PyObject *o) {
+    PyObject *clone, *member;
+    Objects tuples = {0};
+    CC_RETRY_ALLOC(clone, cc_set_clone(o));
+    for (Py_ssize_t place = 0; cc_set_next(clone, &place, &member); place++) {
+        if (member == NULL) continue;
+        if (PyTuple_CheckExact(member)) cc_vec_push(&tuples, member);
+        if (cc_sym_is(b->rec, member))
+            cc_set_put(clone, place, b->rec->trace->symbol.at[cc_value_find(b->rec, member)->id].value);
+    }
+    const int me = node(b, CC_MAKE_SET, o, clone, tuples.at, tuples.n, 0, 0);
+    cc_vec_free(&tuples);
+    Py_DECREF(clone);
+    return me;
+}
+
+static int build_frozenset(Builder *b, PyObject *o) {
+    bool constant = true;
+    PyObject *member, *items;
+    for (Py_ssize_t place = 0; cc_set_next(o, &place, &member); place++)
+        constant = constant && (member == NULL || cc_value_const(member) || cc_value_ident(member));
     if (constant) return leaf(b, CC_MAKE_CONST, 0, o);
+    if (constant_members(b->rec, o)) return build_set(b, o);
+    CC_RETRY_ALLOC(items, PySequence_List(o));
+    cc_vec_push(&b->rec->keep, items);
     cc_value_fresh(b->rec, items);
     return node(b, CC_MAKE_CALL, o, (PyObject *)&PyFrozenSet_Type, &items, 1, 0, 0);
 }
@@ -469,29 +502,6 @@ static int build_wrapper(Builder *b, PyObject *o) {
     Py_XDECREF(had);
     Py_XDECREF(has);
     return same ? node(b, CC_MAKE_CALL, o, (PyObject *)Py_TYPE(o), kids, n, 0, 0) : fail(b, o);
-}
-
-/* Members are constants, or symbols that were pinned when they were hashed. */
-static bool constant_members(CcRec *rec, PyObject *set) {
-    PyObject *member;
-    for (Py_ssize_t place = 0; cc_set_next(set, &place, &member); place++) {
-        if (member == NULL) continue;
-        const bool pinned = cc_sym_is(rec, member) && cc_value_find(rec, member)->dirty;
-        if (!cc_value_const(member) || (!pinned && cc_number_varies(rec, member, 3))) return false;
-    }
-    return true;
-}
-
-/* The order of a set's members depends on how it came about. */
-static int build_set(Builder *b, PyObject *o) {
-    PyObject *clone, *member;
-    CC_RETRY_ALLOC(clone, cc_set_clone(o));
-    for (Py_ssize_t place = 0; cc_set_next(clone, &place, &member); place++)
-        if (member != NULL && cc_sym_is(b->rec, member))
-            cc_set_put(clone, place, b->rec->trace->symbol.at[cc_value_find(b->rec, member)->id].value);
-    const int me = node(b, CC_MAKE_SET, o, clone, NULL, 0, 0, 0);
-    Py_DECREF(clone);
-    return me;
 }
 
 static int build_items(Builder *b, PyObject *o) {
