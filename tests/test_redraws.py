@@ -1,5 +1,6 @@
-"""An op that raises in a replay, inside a try block or not, with ops that draw random numbers around it: the failing replay is
-repeated with the generator restored, so the handler runs, the numbers are eager's and there is no break."""
+"""An op that raises in a replay, inside a try block or not, with ops that draw random numbers around it: the failing replay
+is repeated with the generator restored, so the handler runs, the numbers are eager's and there is no break. If the replay
+can't be repeated, the call leaves what eager leaves."""
 
 import re
 

@@ -2,7 +2,8 @@
  * kernel. torch computes the values of those nodes, because the program may have stored them before the failure. If a
  * kernel failed, the first node that raises is the failed one.
  *
- * Nodes that write are not run. Neither are nodes that lack an operand, or whose operand a later node may have written. */
+ * Nodes that write are not run. Neither are nodes that lack an operand, or whose operand a later node may have
+ * written. */
 #include "eval_int.h"
 
 typedef struct Reads {

@@ -228,8 +228,8 @@ CC_MUST int cc_autograd_apply(const CcAutogradKind *kind, void *run, PyObject *c
                               int n_out);
 
 /* ---- draw.c ---- */
-/* torch.empty(type).bernoulli_(p) of bools on the CPU; the type is dense. before: becomes a copy of the generator's state
- * before the draw, for cc_draw_restore, which the caller frees; NULL: not wanted. */
+/* torch.empty(type).bernoulli_(p) of bools on the CPU; the type is dense. before: becomes a copy of the generator's
+ * state before the draw, for cc_draw_restore, which the caller frees; NULL: not wanted. */
 CC_MUST CC_NEW PyObject *cc_draw_bools(const CcType *type, double p, void **before);
 /* the same, into memory. 0, or -1 with an error set */
 CC_MUST int cc_draw_into(uint8_t *out, int64_t n, double p, void **before);

@@ -286,8 +286,8 @@ enum { CC_KEY_MAX = 192 }; /* maximal words of a key; a trace that would need mo
 void cc_sym_visit(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx);
 /* Calls `tell` with each value that late steps read, and the last node before such a read. */
 void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx);
-/* Whether a run can undo an action's writes, or its draws. It keeps no statistics or state of a generator for a trace that
- * can't raise. */
+/* Whether a run can undo an action's writes, or its draws. For a trace that can't raise, it keeps neither statistics nor
+ * the generator's state. */
 static inline bool cc_action_undoes(const CcTrace *t, const CcAction *a) {
     return a->undo != CC_UNDO_NOT && (a->undo != CC_UNDO_MOVES || t->raises);
 }
