@@ -461,7 +461,7 @@ void cc_capture_keep(CcCapturing *c, PyObject *block) {
 /* Whether a node writes only to its first operand, judged by its name; otherwise it may write to any. */
 static bool writes_first(const CcAction *a) {
     const size_t n = strlen(a->name);
-    return a->form != CC_F_CALL || a->undo != CC_UNDO_NOT ||
+    return a->form != CC_F_CALL || (a->undo != CC_UNDO_NOT && a->undo != CC_UNDO_MOVES) ||
            (n >= 2 && a->name[n - 1] == '_' && a->name[n - 2] != '_' && a->kwnames == NULL);
 }
 

@@ -16,10 +16,7 @@ typedef struct State {
     uint64_t word[CC_RUN_RANDOM_WORDS];
 } State;
 
-static struct {
-    PyObject *get, *set, *generator; /* methods of torch.default_generator; it itself */
-    enum { UNKNOWN, SAME, OTHER } verdict;
-} D;
+static enum { UNKNOWN, SAME, OTHER } verdict;
 
 static PyObject *by_torch(const CcType *type, double p) {
     PyObject *made = cc_tens_empty(type, NULL);
@@ -28,14 +25,14 @@ static PyObject *by_torch(const CcType *type, double p) {
     return r;
 }
 
-/* The state as a tensor of bytes, and where they are. */
-static PyObject *read_state(State **at) {
-    PyObject *t = PyObject_CallNoArgs(D.get);
+/* The state as a tensor of bytes, where they are, and how many. */
+static PyObject *read_state(State **at, size_t *n) {
+    PyObject *t = cc_drawn_state();
     CcTensor bytes;
     if (t == NULL) return NULL;
     cc_tens_read(t, false, &bytes);
-    if (bytes.type.dtype == CC_DT_U8 && cc_type_contiguous(&bytes.type) &&
-        cc_type_numel(&bytes.type) >= (int64_t)sizeof(State)) {
+    *n = (size_t)cc_type_numel(&bytes.type);
+    if (bytes.type.dtype == CC_DT_U8 && cc_type_contiguous(&bytes.type) && *n >= sizeof(State)) {
         *at = bytes.data;
         return t;
     }
@@ -52,28 +49,49 @@ static void advance(State *s, double p, uint8_t *out, int64_t n) {
     for (int i = 0; i < CC_RUN_RANDOM_WORDS; i++) s->word[i] = word[i];
 }
 
-static int words_into(uint8_t *out, int64_t n, double p) {
-    State *s;
-    PyObject *state = read_state(&s);
-    if (state == NULL) return -1;
-    advance(s, p, out, n);
-    PyObject *done = PyObject_CallOneArg(D.set, state);
-    Py_DECREF(state);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+static void copy(void **before, const State *s, size_t size) {
+    *before = cc_mem_get(size);
+    memcpy(*before, s, size);
 }
 
-static PyObject *by_words(const CcType *type, double p) {
+int cc_draw_keep(void **before) {
+    State *s;
+    size_t size;
+    PyObject *state = read_state(&s, &size);
+    if (state == NULL) return -1;
+    copy(before, s, size);
+    Py_DECREF(state);
+    return 0;
+}
+
+int cc_draw_restore(const void *before) {
+    State *s;
+    size_t size;
+    PyObject *state = read_state(&s, &size);
+    if (state == NULL) return -1;
+    memcpy(s, before, size);
+    const int status = cc_drawn_restore(state);
+    Py_DECREF(state);
+    return status;
+}
+
+static int words_into(uint8_t *out, int64_t n, double p, void **before) {
+    State *s;
+    size_t size;
+    PyObject *state = read_state(&s, &size);
+    if (state == NULL) return -1;
+    if (before != NULL) copy(before, s, size);
+    advance(s, p, out, n);
+    const int status = cc_drawn_restore(state);
+    Py_DECREF(state);
+    return status;
+}
+
+static PyObject *by_words(const CcType *type, double p, void **before) {
     void *data;
     PyObject *made = cc_tens_empty(type, &data);
-    if (made != NULL && words_into(data, cc_type_numel(type), p) < 0) Py_CLEAR(made);
+    if (made != NULL && words_into(data, cc_type_numel(type), p, before) < 0) Py_CLEAR(made);
     return made;
-}
-
-static int set_state(PyObject *state) {
-    PyObject *r = state != NULL ? PyObject_CallOneArg(D.set, state) : NULL;
-    Py_XDECREF(r);
-    return r != NULL ? 0 : -1;
 }
 
 static bool equal(PyObject *a, PyObject *b) {
@@ -85,8 +103,8 @@ static bool equal(PyObject *a, PyObject *b) {
 /* Draws a sample in both ways from the same state, and compares the samples and the states behind them. */
 static bool compare(PyObject *state) {
     const CcType type = {.dtype = CC_DT_BOOL, .ndim = 1, .device = 1, .size = {SAMPLE}, .stride = {1}};
-    PyObject *a = by_torch(&type, 0.7), *after = PyObject_CallNoArgs(D.get);
-    PyObject *b = set_state(state) == 0 ? by_words(&type, 0.7) : NULL, *then = PyObject_CallNoArgs(D.get);
+    PyObject *a = by_torch(&type, 0.7), *after = cc_drawn_state();
+    PyObject *b = cc_drawn_restore(state) == 0 ? by_words(&type, 0.7, NULL) : NULL, *then = cc_drawn_state();
     const bool same = equal(a, b) && equal(after, then);
     Py_XDECREF(a);
     Py_XDECREF(b);
@@ -97,35 +115,33 @@ static bool compare(PyObject *state) {
 
 /* -1 with an error set: the generator's state is lost. */
 static int judge(void) {
-    D.generator = cc_obj_of_module("torch", "default_generator");
-    D.get = D.generator != NULL ? PyObject_GetAttrString(D.generator, "get_state") : NULL;
-    D.set = D.generator != NULL ? PyObject_GetAttrString(D.generator, "set_state") : NULL;
-    PyObject *state = D.get != NULL && D.set != NULL ? PyObject_CallNoArgs(D.get) : NULL;
-    D.verdict = state != NULL && compare(state) ? SAME : OTHER;
+    PyObject *state = cc_drawn_state();
+    verdict = state != NULL && compare(state) ? SAME : OTHER;
     cc_raised_clear();
-    if (D.verdict == OTHER)
+    if (verdict == OTHER)
         cc_log_add(CC_LOG_FALLBACK, "torch's bernoulli_ does not draw from its generator as expected: torch draws");
-    const int status = state != NULL ? set_state(state) : 0;
+    const int status = state != NULL ? cc_drawn_restore(state) : 0;
     Py_XDECREF(state);
     return status;
 }
 
 /* Does torch draw words as we do? -1 with an error set. */
 static int draws_words(void) {
-    if (D.verdict == UNKNOWN && judge() < 0) return -1;
-    return D.verdict == SAME;
+    if (verdict == UNKNOWN && judge() < 0) return -1;
+    return verdict == SAME;
 }
 
-PyObject *cc_draw_bools(const CcType *type, double p) {
+PyObject *cc_draw_bools(const CcType *type, double p, void **before) {
     const int words = draws_words();
-    return words < 0 ? NULL : words ? by_words(type, p) : by_torch(type, p);
+    if (words) return words < 0 ? NULL : by_words(type, p, before);
+    return before != NULL && cc_draw_keep(before) < 0 ? NULL : by_torch(type, p);
 }
 
-int cc_draw_into(uint8_t *out, int64_t n, double p) {
+int cc_draw_into(uint8_t *out, int64_t n, double p, void **before) {
     const CcType type = {.dtype = CC_DT_BOOL, .ndim = 1, .device = 1, .size = {n}, .stride = {1}};
     const int words = draws_words();
-    if (words) return words < 0 ? -1 : words_into(out, n, p);
-    PyObject *made = by_torch(&type, p);
+    if (words) return words < 0 ? -1 : words_into(out, n, p, before);
+    PyObject *made = before != NULL && cc_draw_keep(before) < 0 ? NULL : by_torch(&type, p);
     if (made == NULL) return -1;
     CcTensor t;
     cc_tens_read(made, false, &t);

@@ -8,9 +8,10 @@
 typedef struct CcCallState {
     PyObject **gv, **value, **effect, **built, **symbol;
     int n_value, n_effect, n_built, n_symbol;
-    CcShape *shape; /* the shape of this run's key; NULL: a new key */
-    int misfit;     /* CC_RAN_MISFIT: the symbolic guard */
-    bool unfit;     /* a number is out of range for kernels (CcSymKernel) */
+    CcShape *shape;          /* the shape of this run's key; NULL: a new key */
+    int misfit;              /* CC_RAN_MISFIT: the symbolic guard */
+    bool unfit;              /* a number is out of range for kernels (CcSymKernel) */
+    struct CcRollback *undo; /* borrowed: what this run can undo */
     int64_t key[CC_KEY_MAX];
     int n_key;
     PyObject **heap;
@@ -51,10 +52,14 @@ typedef struct CcSegmentHost {
     bool unsaved;           /* the memory that a node writes could not be saved, so the node did not run */
     bool undone;            /* the nodes' writes were rolled back */
     bool lost;              /* the rollback failed */
+    bool by_kernel;         /* a kernel failed, of a node that is not known */
     bool mismatch;          /* a node returned a tensor of another shape than recorded */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcCallState *x);
 CC_MUST int cc_segment_set_states(CcSegmentHost *h); /* repeats what nodes have set of torch's own state */
+/* This node is going to draw random numbers: where to keep the generator's state; NULL: it need not be kept. */
+void **cc_segment_drawing(const CcSegmentHost *h, int node);
+CC_MUST int cc_segment_draws(const CcSegmentHost *h, int node); /* the same, and keeps it. 0, or -1 with an error set */
 /* The call continues in another way: restores the state of torch that this graph has set. */
 void cc_segment_restore(CcSegmentHost *h);
 CcMaker cc_segment_maker(const CcTrace *t, CcCallState *x, bool shared);
@@ -109,18 +114,32 @@ struct CcRollbackWrite {
     void *at;
     int64_t n;
     char *copy;
+    int node; /* that writes it; of bytes */
 };
 typedef struct CcRollback {
     CC_VEC(struct CcRollbackWrite) write;
-    PyObject *random; /* strong: the generators' state; NULL: nothing was drawn */
+    PyObject *random; /* strong: all generators' states, before nodes that may draw from any; NULL: there were none */
+    CC_VEC(struct CcRollbackDraw {
+        void *before; /* draw.c: the state of the CPU's default generator */
+        int node;     /* that drew from there */
+    }) draw;
 } CcRollback;
 CC_MUST int cc_rollback_random(CcRollback *u);
-CC_MUST int cc_rollback_write(CcRollback *u, PyObject *tensor); /* it will be written to */
-void cc_rollback_bytes(CcRollback *u, PyObject *tensor);        /* the same, for a small tensor on the CPU */
+CC_MUST int cc_rollback_write(CcRollback *u, PyObject *tensor);    /* it will be written to */
+void cc_rollback_bytes(CcRollback *u, PyObject *tensor, int node); /* the same, for a small tensor on the CPU */
 void cc_rollback_count(CcRollback *u, PyObject *tensor); /* saves only `_version`; the data will be overwritten */
 /* 0: everything is restored, and a pending error stays set. -1: something is not, and an error about it is set. */
 CC_MUST int cc_rollback_all(CcRollback *u);
 void cc_rollback_free(CcRollback *u);
+
+/* What a node behind `node`, where the run ends, has drawn or written before its turn. 0, or -1 with an error set. */
+CC_MUST int cc_rollback_later(CcRollback *u, CcSegmentHost *h);
+
+/* again.c: the run has failed for good at h->at */
+void cc_again_raise(CcSegmentHost *h);   /* in a kernel: finds the node that raises, and its exception */
+void cc_again_compute(CcSegmentHost *h); /* values of nodes before, which the plan computes later or keeps in kernels */
+/* Whether one of nodes [first, end) may have written to the tensor. */
+bool cc_again_written(CcSegmentHost *h, int first, int end, PyObject *tensor);
 
 /* shape.c */
 void cc_shape_first(CcRoot *root, CcSegment *s); /* makes the recorded shape */
@@ -213,9 +232,13 @@ CC_MUST int cc_autograd_apply(const CcAutogradKind *kind, void *run, PyObject *c
 bool cc_formulas_ask(void);
 
 /* ---- draw.c ---- */
-/* torch.empty(type).bernoulli_(p) of bools on the CPU; the type is dense. */
-CC_MUST CC_NEW PyObject *cc_draw_bools(const CcType *type, double p);
-CC_MUST int cc_draw_into(uint8_t *out, int64_t n, double p); /* the same, into memory. 0, or -1 with an error set */
+/* torch.empty(type).bernoulli_(p) of bools on the CPU; the type is dense. before: becomes a copy of the generator's
+ * state before the draw, for cc_draw_restore, which the caller frees; NULL: not wanted. */
+CC_MUST CC_NEW PyObject *cc_draw_bools(const CcType *type, double p, void **before);
+/* the same, into memory. 0, or -1 with an error set */
+CC_MUST int cc_draw_into(uint8_t *out, int64_t n, double p, void **before);
+CC_MUST int cc_draw_keep(void **before); /* only the copy: torch is going to draw */
+CC_MUST int cc_draw_restore(const void *before);
 
 /* ---- repeat.c ---- */
 bool cc_repeat_takes(const CcNode *n); /* a node that draws.c or batch.c made, which has no recorded action */

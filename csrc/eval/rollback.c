@@ -6,8 +6,8 @@
  * twice. */
 #include "eval_int.h"
 
-void cc_rollback_bytes(CcRollback *u, PyObject *tensor) {
-    struct CcRollbackWrite w = {.version = cc_tens_version(tensor)};
+void cc_rollback_bytes(CcRollback *u, PyObject *tensor, int node) {
+    struct CcRollbackWrite w = {.version = cc_tens_version(tensor), .node = node};
     w.n = cc_undo_bytes(tensor, &w.at);
     if (w.n < 0) return;
     if (w.n > 0) w.copy = cc_mem_get((size_t)w.n);
@@ -63,8 +63,11 @@ static int restore(const struct CcRollbackWrite *w) {
     return r != NULL ? cc_tens_set_version(w->tensor, w->version) : -1;
 }
 
-static int put_back_random(PyObject *state) {
-    PyObject *cpu = PyTuple_GET_ITEM(state, 0), *gpus = PyTuple_GET_ITEM(state, 1);
+static int put_back_random(const CcRollback *u) {
+    const void *before = u->draw.n > 0 ? u->draw.at[0].before : NULL;
+    if (before != NULL && cc_draw_restore(before) < 0) return -1;
+    if (u->random == NULL) return 0;
+    PyObject *cpu = PyTuple_GET_ITEM(u->random, 0), *gpus = PyTuple_GET_ITEM(u->random, 1);
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *r = torch != NULL ? PyObject_CallMethod(torch, "set_rng_state", "O", cpu) : NULL;
     if (r != NULL && gpus != Py_None) {
@@ -84,9 +87,7 @@ int cc_rollback_all(CcRollback *u) {
     bool failed = false;
     PyErr_Fetch(&type, &value, &tb);
     for (int i = u->write.n; i >= 0; i--) {
-        const int status = i < u->write.n      ? restore(&u->write.at[i])
-                           : u->random != NULL ? put_back_random(u->random)
-                                               : 0;
+        const int status = i < u->write.n ? restore(&u->write.at[i]) : put_back_random(u);
         if (status == 0) continue;
         if (failed) cc_raised_clear();
         else PyErr_Fetch(&failure[0], &failure[1], &failure[2]);
@@ -108,6 +109,20 @@ int cc_rollback_all(CcRollback *u) {
     return -1;
 }
 
+int cc_rollback_later(CcRollback *u, CcSegmentHost *h) {
+    int status = 0;
+    for (int i = u->write.n - 1; i >= 0; i--) {
+        const struct CcRollbackWrite *w = &u->write.at[i];
+        if (w->copy != NULL && w->node > h->at && !cc_again_written(h, 0, h->at + 1, w->tensor) && restore(w) < 0)
+            status = -1;
+    }
+    for (int i = 0; i < u->draw.n; i++) {
+        if (u->draw.at[i].node <= h->at || u->draw.at[i].before == NULL) continue;
+        return cc_draw_restore(u->draw.at[i].before) < 0 ? -1 : status;
+    }
+    return status;
+}
+
 void cc_rollback_free(CcRollback *u) {
     for (int i = 0; i < u->write.n; i++) {
         Py_XDECREF(u->write.at[i].tensor);
@@ -115,5 +130,7 @@ void cc_rollback_free(CcRollback *u) {
         free(u->write.at[i].copy);
     }
     cc_vec_free(&u->write);
+    for (int i = 0; i < u->draw.n; i++) free(u->draw.at[i].before);
+    cc_vec_free(&u->draw);
     Py_CLEAR(u->random);
 }

@@ -17,6 +17,7 @@ void cc_segment_open(const CcSegment *s, CcCallState *x) {
     x->n_symbol = t->symbol.n;
     x->shape = NULL;
     x->unfit = false;
+    x->undo = NULL;
     const size_t total = (size_t)(n_gv + x->n_value + x->n_effect + x->n_built + x->n_symbol);
     x->heap = NULL;
     PyObject **at = x->small;
@@ -231,12 +232,25 @@ static PyObject *apart(PyObject *result) {
     return r;
 }
 
+void **cc_segment_drawing(const CcSegmentHost *h, int node) {
+    CcRollback *u = h->x->undo;
+    const CcAction *a = &h->trace->node.at[h->trace->graph->node.at[node].host];
+    if (!cc_action_redraws(h->trace, a) || u == NULL || (u->draw.n > 0 && !h->trace->lasting)) return NULL;
+    cc_vec_push(&u->draw, (struct CcRollbackDraw){.node = node});
+    return &cc_vec_last(&u->draw).before;
+}
+
+int cc_segment_draws(const CcSegmentHost *h, int node) {
+    void **before = cc_segment_drawing(h, node);
+    return before != NULL ? cc_draw_keep(before) : 0;
+}
+
 static int call_node(Host *h, int n, bool convolves) {
     const CcNode *node = &h->trace->graph->node.at[n];
     const CcAction *a = &h->trace->node.at[node->host];
     h->at = n;
     PyObject *in[CC_CALL_MAX];
-    if (cc_segment_operands(h->trace, &h->maker, a, in) < 0) return -1;
+    if (cc_segment_draws(h, n) < 0 || cc_segment_operands(h->trace, &h->maker, a, in) < 0) return -1;
     const bool may = h->capturing == NULL || cc_capture_call(h->capturing, node, a, in) == 0;
     PyObject *r = may && (!convolves || match_layout(h, node, in, a->n) == 0) ? cc_action_run(a, in) : NULL;
     drop(in, a->n);
@@ -256,7 +270,7 @@ static int host_convolve(void *ctx, int n) { return call_node(ctx, n, true); }
 static int host_draw(void *ctx, int node, double p, void *out, int64_t n) {
     Host *h = ctx;
     h->at = node;
-    return cc_draw_into(out, n, p);
+    return cc_draw_into(out, n, p, cc_segment_drawing(h, node));
 }
 
 /* ------------------------------------------------------------------ running */
@@ -404,19 +418,23 @@ static bool refused(void) {
     return is;
 }
 
+/* What a node does that can't be undone, of CC_N_*. */
+static unsigned lasting_flags(const Host *h, int n) {
+    const CcNode *node = &h->trace->graph->node.at[n];
+    const CcAction *a = &h->trace->node.at[node->host];
+    if (a->state || a->asserts) return 0;
+    const unsigned written = cc_action_undoes(h->trace, a) ? CC_N_WRITES | CC_N_EFFECT : 0u;
+    const unsigned drawn = cc_action_redraws(h->trace, a) ? CC_N_RANDOM : 0u;
+    return node->flags & (CC_N_WRITES | CC_N_EFFECT | CC_N_RANDOM) & ~(written | drawn);
+}
+
 /* Whether something that can't be repeated ran before the failed node, or the node itself may have written. */
 static bool done_for_good(const Host *h) {
-    const CcGraph *g = h->trace->graph;
-    const int lasting = CC_N_EFFECT | (h->trace->redraws ? 0 : CC_N_RANDOM);
     if (!h->trace->impure || h->at < 0 || h->undone) return false;
-    const bool draws = g->node.at[h->at].flags & lasting & CC_N_RANDOM; /* before autograd refuses what it writes */
+    const bool draws = lasting_flags(h, h->at) & CC_N_RANDOM; /* before autograd refuses what it writes */
     const int end = refused() && !draws ? h->at : h->at + 1;
-    for (int n = 0; n < end; n++) {
-        const CcNode *node = &g->node.at[n];
-        const CcAction *a = node->host >= 0 ? &h->trace->node.at[node->host] : NULL;
-        if (a != NULL && (a->state || a->undo || a->asserts)) continue;
-        if (node->flags & (CC_N_WRITES | (n < h->at ? lasting : 0))) return true;
-    }
+    for (int n = 0; n < end; n++)
+        if (lasting_flags(h, n) & (n < h->at ? ~0u : CC_N_WRITES)) return true;
     return false;
 }
 
@@ -459,6 +477,16 @@ static bool ran_python(const Host *h) {
     return false;
 }
 
+/* The call ends at the failed node: does what eager has done up to there, and undoes what it has not done. */
+static void settle(Host *h) {
+    if (h->by_kernel) cc_again_raise(h);
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    if (cc_rollback_later(h->x->undo, h) < 0) cc_raised_clear();
+    PyErr_Restore(type, value, tb);
+    cc_again_compute(h);
+}
+
 /* A node failed. */
 static CcRan fail(Host *h) {
     const bool python = !h->unsaved && raised_by_python(h);
@@ -467,6 +495,7 @@ static CcRan fail(Host *h) {
         return CC_RAN_NOTHING;
     }
     leave_blocks(h);
+    if (!h->lost && !python) settle(h);
     strand(h);
     return CC_RAN_FAILED;
 }
@@ -523,6 +552,7 @@ static CcRan run_nodes(CcSegment *s, CcCallState *x) {
     if (status == 0 && alone && cc_freeze_end(x->shape->freeze, x->shape->graph)) cc_shape_repack(s, x->shape);
     if (status == 0) return CC_RAN;
     if (host.mismatch) cc_shape_reject_derived(s, x->shape);
+    host.by_kernel = host.by_kernel || !PyErr_Occurred();
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
     return fail(&host);
 }
@@ -541,9 +571,15 @@ CcRan cc_segment_exec(CcSegment *s, CcCallState *x) {
     const CcTrace *t = s->trace;
     for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
     CcRollback undo = {0};
-    for (int i = 0; i < t->saved.n; i++) cc_rollback_bytes(&undo, x->value[t->saved.at[i]]);
+    for (int i = 0; i < t->saved.n; i++) {
+        const struct CcSaved *w = &t->saved.at[i];
+        if (cc_action_undoes(t, &t->node.at[t->graph->node.at[w->node].host]))
+            cc_rollback_bytes(&undo, x->value[w->value], w->node);
+    }
     for (int i = 0; i < t->rewritten.n; i++) cc_rollback_count(&undo, x->value[t->rewritten.at[i]]);
-    CcRan ran = t->redraws && cc_rollback_random(&undo) < 0 ? CC_RAN_FAILED : run_nodes(s, x);
+    x->undo = &undo;
+    CcRan ran = run_nodes(s, x);
+    x->undo = NULL;
     if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_rollback_all(&undo) < 0) ran = CC_RAN_FAILED;
     cc_rollback_free(&undo);
     if (ran != CC_RAN) return ran;

@@ -478,7 +478,7 @@ static bool run_node(Explorer *e, int node) {
     const CcAction *a = &e->t->node.at[n->host];
     PyObject *in[CC_CALL_MAX];
     e->host->at = node;
-    if (cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
+    if (cc_segment_draws(e->host, node) < 0 || cc_segment_operands(e->t, &e->host->maker, a, in) < 0) return false;
     e->host->unsaved = e->t->retry && save(e, n) < 0;
     PyObject *r = e->host->unsaved || writes_input(e, a, in) ? NULL : cc_action_run(a, in);
     bool ok = r != NULL && (a->gives == 0 || r == in[a->gives - 1]) && (!a->sequence || cc_shape_length(n, r)) &&

@@ -24,6 +24,7 @@ typedef struct StageHost {
     const CcJoint *joint;
     const CcGraph *whole; /* that the stage is a part of */
     CcHost base;
+    bool by_kernel;          /* a kernel failed */
     PyObject *const *symbol; /* of the call that ran the forward; backward only */
 } StageHost;
 
@@ -196,6 +197,7 @@ static int run_plan(StageHost *h, const CcHost *base) {
     const int status = cc_run_exec(h->plan, &host, NULL, &err);
     cc_span_close(&span);
     if (status == 0) return 0;
+    h->by_kernel = !PyErr_Occurred();
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "ccompile: %s", err.text);
     return -1;
 }
@@ -216,7 +218,9 @@ static int run_forward(const CcTraining *t, const Stage *s, CcSegmentHost *outer
     h.x.value = value;
     h.base = cc_segment_host(&h.segment, t->trace, outer->shape, &h.x);
     for (int k = 0; k < s->cut->in.n; k++) value[s->cut->in.at[k]] = Py_NewRef(outer->x->value[s->cut->in.at[k]]);
-    return run_plan(&h, &h.base);
+    const int status = run_plan(&h, &h.base);
+    outer->by_kernel = h.by_kernel;
+    return status;
 }
 
 static int writes_of(const CcTraining *t, int value) {

@@ -488,8 +488,8 @@ void cc_training_free(CcTraining *t) {
 
 /* ------------------------------------------------------------------ a call */
 
-static int draw(const CcGraph *g, const CcNode *n, PyObject **value) {
-    PyObject *r = cc_draw_bools(&g->val.at[n->out0].type, cc_graph_operand(g, n, 0)->f);
+static int draw(const CcGraph *g, const CcNode *n, PyObject **value, void **before) {
+    PyObject *r = cc_draw_bools(&g->val.at[n->out0].type, cc_graph_operand(g, n, 0)->f, before);
     Py_XSETREF(value[n->out0], r);
     return r != NULL ? 0 : -1;
 }
@@ -499,7 +499,7 @@ static int run_step(CcTraining *t, const CcStageStep *step, CcSegmentHost *h, co
     const CcNode *n = &t->graph->node.at[step->node];
     if (n->op != CC_OP_draw) return host->call(host->ctx, n->origin);
     h->at = n->origin;
-    return draw(t->graph, n, h->x->value);
+    return draw(t->graph, n, h->x->value, cc_segment_drawing(h, n->origin));
 }
 
 static int run_steps(CcTraining *t, CcSegmentHost *h, const CcHost *host) {
@@ -553,6 +553,7 @@ int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
     free(value);
     outer->at = h.at;
     outer->mismatch = h.mismatch;
+    outer->by_kernel = h.by_kernel;
     return status;
 }
 

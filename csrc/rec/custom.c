@@ -45,7 +45,7 @@ static void swap(CcTrace *a, CcTrace *b) {
     SWAP(a->retry, b->retry);
     SWAP(a->impure, b->impure);
     SWAP(a->lasting, b->lasting);
-    SWAP(a->redraws, b->redraws);
+    SWAP(a->raises, b->raises);
     SWAP(a->python, b->python);
     SWAP(a->ops, b->ops);
     SWAP(a->scoped, b->scoped);

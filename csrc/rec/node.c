@@ -318,12 +318,7 @@ static bool hooked(CcRec *rec, const CcType *types, int n) {
 
 /* A node that may raise into a handler, after a node that can't be undone: a replay could not reach the handler. */
 static bool may_strand(CcRec *rec, const CcCallSpec *spec) {
-    CcTrace *t = rec->trace;
-    const bool draws = spec->flags & CC_N_RANDOM; /* what is to be written, before autograd refuses the write */
-    if (!(t->impure || t->python || draws) || !may_raise(spec) || !catches(rec)) return false;
-    if (t->lasting || t->python) return true;
-    t->redraws = true;
-    return false;
+    return (rec->trace->lasting || rec->trace->python) && may_raise(spec) && catches(rec);
 }
 
 /* The index of a keyword's value among the operands; -1: absent or None. */
@@ -336,11 +331,15 @@ static int keyword(const CcCallSpec *spec, const char *name) {
     return -1;
 }
 
-/* The node's only side effect is on the CPU's default generator. */
-static bool only_draws(const CcCallSpec *spec, const CcType *types, int n_out) {
+/* The node draws random numbers, all of them from the CPU's default generator. */
+static bool redraws(const CcCallSpec *spec, const CcType *types, int n_out) {
     enum { CPU = 1 };
-    return !(spec->flags & (CC_N_WRITES | CC_N_EFFECT)) && n_out > 0 && types[0].device == CPU &&
-           keyword(spec, "generator") < 0;
+    CcTensor first = {0}; /* what an in-place op writes */
+    if (n_out == 0 && spec->n > 0 && cc_tens_is(spec->in[0])) cc_tens_read(spec->in[0], false, &first);
+    const CcType *type = n_out > 0 ? &types[0] : &first.type;
+    bool other = false;
+    for (int i = 0; i < spec->n; i++) other = other || cc_known_is(spec->in[i], CC_KNOWN_GENERATOR);
+    return spec->flags & CC_N_RANDOM && !(spec->flags & CC_N_EFFECT) && type->device == CPU && !other;
 }
 
 /* Whether torch resizes this `out=`, which a graph value can't represent. */
@@ -501,15 +500,24 @@ static void note_requires_set(CcRec *rec, const CcCallSpec *spec) {
 }
 
 /* What rolling back, or repeating, this node takes. */
-static void note_undo(CcRec *rec, const CcCallSpec *spec, CcUndo undo, bool draws) {
+static void note_undo(CcRec *rec, const CcCallSpec *spec, int node, bool redraws) {
     CcTrace *t = rec->trace;
-    if (spec->flags & (CC_N_WRITES | CC_N_RANDOM | CC_N_EFFECT) && !spec->state && undo == CC_UNDO_NOT) {
-        t->impure = true;
-        if (!draws) t->lasting = true;
+    CcNode *n = &t->graph->node.at[node];
+    CcAction *a = &t->node.at[n->host];
+    int moved[2];
+    if (a->undo == CC_UNDO_NOT && cc_undo_moves(t->graph, n, moved)) {
+        a->undo = CC_UNDO_MOVES;
+        for (int i = 0; i < 2; i++) cc_vec_push(&t->saved, (struct CcSaved){moved[i], node});
     }
-    if (undo == CC_UNDO_SAVED) cc_vec_push(&t->saved, graph_value(rec, spec->in[0]));
+    const CcUndo undo = (CcUndo)a->undo;
+    n->repeatable = undo != CC_UNDO_NOT;
+    const unsigned kept = undo == CC_UNDO_NOT ? CC_N_WRITES | CC_N_EFFECT : 0u;
+    const unsigned lasting = kept | (redraws ? 0u : CC_N_RANDOM);
+    if (spec->flags & (lasting | CC_N_RANDOM) && !spec->state) t->impure = true;
+    if (spec->flags & lasting && !spec->state) t->lasting = true;
+    if (undo == CC_UNDO_SAVED) cc_vec_push(&t->saved, (struct CcSaved){graph_value(rec, spec->in[0]), node});
     if (undo == CC_UNDO_REPEATS) cc_vec_push(&t->rewritten, graph_value(rec, spec->in[0]));
-    if (undo == CC_UNDO_SAVED || undo == CC_UNDO_REPEATS) t->writes = true;
+    if (undo >= CC_UNDO_SAVED) t->writes = true;
 }
 
 /* Adds the node to the graph, and its action to the trace. -> the node */
@@ -524,7 +532,6 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
     const int node = cc_graph_node(t->graph, unsized ? CC_OP_host : op, spec->flags, t->node.n - 1, operands->at,
                                    operands->n, made->types, made->n);
     CcNode *n = &t->graph->node.at[node];
-    n->repeatable = action->undo != CC_UNDO_NOT;
     n->kept = spec->kernel == CC_KERNEL_PYTHON;
     n->checkpoint = rec->checkpoint;
     n->function = spec->function != NULL ? cc_functions_add(t->graph, spec->function) : 0;
@@ -554,7 +561,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     }
     Refusal why;
     if (refused(rec, spec, result, &made, &why)) return cc_rec_poison(rec, act, why.reason, why.what);
-    const CcUndo undo = cc_undo_of(rec, spec); /* before the operands become graph inputs */
+    const bool draws = redraws(spec, made.types, made.n);
+    const CcUndo undo = cc_undo_of(rec, spec, draws); /* before the operands become graph inputs */
     const int args0 = cc_node_args(rec, spec);
     if (args0 < 0) return cc_rec_poison(rec, act, CC_R_UNBUILDABLE, cc_type_name(rec->unbuildable));
     Operands operands = {0};
@@ -567,7 +575,6 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
         cc_vec_free(&operands);
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
     }
-    const bool draws = only_draws(spec, made.types, made.n);
     for (int i = 0; unsized && i < made.n; i++) made.types[i] = foreign();
     CcAction action = cc_node_action(spec, act, args0);
     action.sequence = made.sequence;
@@ -575,11 +582,13 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     action.checked = spec->checked;
     action.kernel = (uint8_t)spec->kernel;
     action.undo = (uint8_t)undo;
+    action.redraws = draws;
     action.gives = given_back(spec, result, made.n);
     const int node = push(rec, spec, &action, op, &operands, &made, unsized);
+    rec->trace->raises = rec->trace->raises || may_raise(spec) || action.checked || action.follows;
     cc_vec_free(&operands);
     rec->trace->python = rec->trace->python || spec->kernel == CC_KERNEL_PYTHON;
-    note_undo(rec, spec, undo, draws);
+    note_undo(rec, spec, node, draws);
     note_requires_set(rec, spec);
     if (!set_results(rec, result, &rec->trace->graph->node.at[node], made.sequence))
         return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);

@@ -83,6 +83,15 @@ bool cc_opaque_checkable(PyObject *result) {
     return true;
 }
 
+PyObject *cc_opaque_call(const CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames, bool *draws) {
+    PyObject *before = cc_drawn_state(), *result = NULL;
+    if (before != NULL) result = cc_call_unseen(act, f, in, n, kwnames);
+    *draws = result != NULL && cc_drawn_since(before);
+    (void)cc_look_take_read(); /* it may read data, because a replay calls it again */
+    Py_XDECREF(before);
+    return result;
+}
+
 CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     const int source = cc_value_source(rec, f);
     if (source < 0) return cc_rec_break(rec, act, CC_R_UNKNOWN_CALL, "an op made in this function");
@@ -103,8 +112,8 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
         Py_XDECREF(text);
         return go;
     }
-    ev->result = cc_call_unseen(act, f, in, n, kwnames);
-    (void)cc_look_take_read(); /* the op may read data, because a replay calls it again */
+    bool draws = false;
+    ev->result = cc_opaque_call(act, f, in, n, kwnames, &draws);
     if (ev->result == NULL || (ev->result != Py_None && !cc_value_has_tensor(ev->result, 1))) {
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
@@ -112,7 +121,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
         PyErr_Restore(type, value, tb);
     } else {
         /* Shapes may depend on data: a replay compares them with the recorded ones, provided that it can run again. */
-        const bool checked = !writes && !rec->trace->impure && cc_opaque_checkable(ev->result);
+        const bool checked = !writes && !rec->trace->lasting && cc_opaque_checkable(ev->result);
         /* Without a result, an op of torch's own that writes nothing checks something (aten._assert_async); another
          * library's may do anything. */
         const bool none = ev->result == Py_None, effect = writes || none;
@@ -123,7 +132,8 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
                                  .in = in,
                                  .n = n,
                                  .name = name,
-                                 .flags = (writes ? CC_N_WRITES : 0u) | (effect ? CC_N_EFFECT : 0u),
+                                 .flags = (writes ? CC_N_WRITES : 0u) | (effect ? CC_N_EFFECT : 0u) |
+                                          (draws ? CC_N_RANDOM : 0u),
                                  .dynamic = !checked,
                                  .kernel = kernel,
                                  .checked = checked};
@@ -207,21 +217,22 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
     guard_function_class(rec, PyCFunction_GET_SELF(f));
     cc_vec_push(&rec->keep, Py_NewRef(f));
     const uint64_t before = writes_to(in, n);
-    ev->result = cc_call_unseen(act, f, in, n, kwnames);
-    (void)cc_look_take_read(); /* forward may read data, because a replay calls it again */
+    bool draws = false;
+    ev->result = cc_opaque_call(act, f, in, n, kwnames, &draws);
     if (ev->result != NULL && cc_opaque_checkable(ev->result)) {
         CcFunction function;
         if (!cc_custom_record(rec, act, PyCFunction_GET_SELF(f), in, n, ev->result, writes_to(in, n) != before,
                               &function))
             return CC_DONE;
         /* the sizes of what could be recorded don't depend on data: its nodes have rows */
-        const bool checked = !rec->trace->impure && function.graph == NULL;
+        const bool checked = !rec->trace->lasting && function.graph == NULL;
         const CcCallSpec spec = {.form = CC_F_CALL,
                                  .target = f,
                                  .kwnames = kwnames,
                                  .in = in,
                                  .n = n,
                                  .name = "Function.apply",
+                                 .flags = draws ? CC_N_RANDOM : 0u,
                                  .dynamic = !checked && function.graph == NULL,
                                  .kernel = CC_KERNEL_KEEPS,
                                  .checked = checked,

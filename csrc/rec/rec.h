@@ -109,7 +109,14 @@ typedef enum CcActionForm {
 
 /* Why a failing replay can run again eagerly although a node wrote to a tensor: undo.c. LOCAL: to memory that the graph
  * made; OBJECT: to the object alone, which the graph made. */
-typedef enum CcUndo { CC_UNDO_NOT, CC_UNDO_LOCAL, CC_UNDO_OBJECT, CC_UNDO_SAVED, CC_UNDO_REPEATS } CcUndo;
+typedef enum CcUndo {
+    CC_UNDO_NOT,
+    CC_UNDO_LOCAL,
+    CC_UNDO_OBJECT,
+    CC_UNDO_SAVED,
+    CC_UNDO_REPEATS,
+    CC_UNDO_MOVES
+} CcUndo;
 /* The memory of a tensor to save: sets the first byte, returns the number of bytes; -1: unknown. */
 int64_t cc_undo_bytes(PyObject *tensor, void **begin);
 bool cc_undo_overlap(PyObject *a, PyObject *b); /* whether two tensors may share memory */
@@ -129,6 +136,7 @@ typedef struct CcAction {
     bool fixed;        /* ... and their sizes are not symbolic: the recorded ones hold for every key */
     bool follows;      /* only torch knows its results' sizes: guessed for new keys, and each run checks the guess */
     uint8_t undo;      /* CcUndo */
+    bool redraws;      /* it draws from the CPU's default generator alone, whose state a run keeps before it does */
     int16_t gives;     /* 1 + the operand that it returned; 0: none, or its results are values */
     PyObject *target;  /* strong: CALL: callable; GETATTR..: name; SETCELL: unused */
     PyObject *kwnames; /* strong or NULL */
@@ -203,8 +211,11 @@ typedef struct CcTrace {
     CcGraph *graph;
     CC_VEC(int) input;       /* source of each graph input, in order of the inputs */
     CC_VEC(int) input_value; /* its value number */
-    CC_VEC(int) saved;       /* graph inputs whose bytes are restored when a replay fails */
-    CC_VEC(int) rewritten;   /* graph inputs of which only `_version` is restored; their data will be overwritten */
+    CC_VEC(struct CcSaved {
+        int value; /* a graph input whose bytes are restored when a replay fails */
+        int node;  /* that writes it */
+    }) saved;
+    CC_VEC(int) rewritten; /* graph inputs of which only `_version` is restored; their data will be overwritten */
     /* items of result sequences that were already known (torch._foreach_add_ returns the tensors it wrote to) */
     CC_VEC(struct CcGave {
         int item;  /* the node's result */
@@ -253,10 +264,8 @@ typedef struct CcTrace {
     bool retry;
     /* its graph writes to tensors from outside or draws random numbers: it can't run twice */
     bool impure;
-    bool lasting; /* ... and does more than draw from the CPU's default generator, whose state can be restored */
-    /* a node after random draws may raise into a handler: each run saves the generator's state, so that it can run
-     * again */
-    bool redraws;
+    bool lasting;        /* ... and does more than draw from the CPU's default generator, whose state can be restored */
+    bool raises;         /* a node may raise: runs keep what they need to undo draws and moves of statistics */
     bool python;         /* a node has a kernel in Python (CC_KERNEL_PYTHON) */
     bool other_autocast; /* sets autocast's state on a device without a row in mode.def */
     int ops;             /* nodes that are tensor ops */
@@ -277,6 +286,12 @@ enum { CC_KEY_MAX = 192 }; /* maximal words of a key; a trace that would need mo
 void cc_sym_visit(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx);
 /* Calls `tell` with each value that late steps read, and the last node before such a read. */
 void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx);
+/* Whether a run can undo an action's writes, or its draws. For a trace that can't raise, it keeps neither statistics nor
+ * the generator's state. */
+static inline bool cc_action_undoes(const CcTrace *t, const CcAction *a) {
+    return a->undo != CC_UNDO_NOT && (a->undo != CC_UNDO_MOVES || t->raises);
+}
+static inline bool cc_action_redraws(const CcTrace *t, const CcAction *a) { return a->redraws && t->raises; }
 static inline bool cc_trace_symbolic(const CcTrace *t) { return t->resized.n + t->number.n > 0; }
 void cc_trace_free(CcTrace *t);
 void cc_trace_forget(CcTrace *t); /* drops `kept` */

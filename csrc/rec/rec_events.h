@@ -47,6 +47,9 @@ CC_BORROW PyFunctionObject *cc_call_function(PyObject *callable);
 bool cc_call_breaks(PyObject *callable); /* one of those that are always a break (cc_call_special) */
 /* Calls f; Python code that runs meanwhile is not recorded. */
 CC_NEW PyObject *cc_call_unseen(const CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames);
+/* The same for a call that nothing is known of. draws: from the CPU's default generator */
+CC_NEW PyObject *cc_opaque_call(const CcAct *act, PyObject *f, PyObject *const *in, int n, PyObject *kwnames,
+                                bool *draws);
 CC_MUST int cc_call_init(void);
 
 /* ---- ev_op.c: operators, tests, iteration ---- */

@@ -321,7 +321,7 @@ static bool all_checkable(const Walk *w, PyObject *leaves) {
 }
 
 static void add(CcRec *rec, CcAct *act, const CcCalled *c, const char *name, const Walk *w, PyObject *shape,
-                PyObject *leaves, PyObject *tree) {
+                PyObject *leaves, PyObject *tree, bool draws) {
     static PyObject *function;
     if (function == NULL) function = PyCFunction_New(&definition, NULL);
     PyObject **in = cc_mem_get(sizeof *in * (size_t)(c->n + 2)), *tuple = PyList_AsTuple(leaves);
@@ -337,15 +337,15 @@ static void add(CcRec *rec, CcAct *act, const CcCalled *c, const char *name, con
                              .in = in,
                              .n = c->n + 2,
                              .name = name,
-                             .flags = w->hidden ? CC_N_EFFECT
-                                                : 0, /* its place among writes to tensors that it reads unseen */
+                             /* EFFECT: its place among writes to tensors that it reads unseen */
+                             .flags = (w->hidden ? CC_N_EFFECT : 0u) | (draws ? CC_N_RANDOM : 0u),
                              .dynamic = impure || w->dynamic,
                              .kernel = CC_KERNEL_KEEPS,
                              .checked = !impure && !w->dynamic};
     if (function == NULL || tuple == NULL) (void)cc_rec_poison(rec, act, CC_R_LIBRARY, spec.name);
     else if (cc_node_add(rec, act, &spec, tuple) == CC_OK && rec->trace != NULL) {
-        rec->trace->impure = impure;
-        rec->trace->lasting = lasting;
+        rec->trace->impure = impure || draws;
+        rec->trace->lasting = lasting || (draws && w->hidden);
         set_fresh(rec, tree);
     }
     Py_XDECREF(tuple);
@@ -366,15 +366,15 @@ static bool pending(const Walk *w) {
 /* Calls it, and records the call as a node. */
 static CcGo perform(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const char *name, const Walk *w) {
     cc_vec_push(&rec->keep, Py_NewRef(c->func));
-    ev->result = cc_call_unseen(act, c->func, c->in, c->n, c->kwnames);
-    (void)cc_look_take_read(); /* the function may read data, because a replay calls it again */
+    bool draws = false;
+    ev->result = cc_opaque_call(act, c->func, c->in, c->n, c->kwnames, &draws);
     PyObject *type, *value, *tb, *leaves = PyList_New(0);
     PyErr_Fetch(&type, &value, &tb);
     PyObject *shape = ev->result != NULL && leaves != NULL ? flatten(ev->result, leaves, DEPTH) : NULL;
     cc_raised_clear();
     if (rec->trace != NULL && (shape == NULL || !all_checkable(w, leaves)))
         (void)cc_rec_poison(rec, act, CC_R_LIBRARY, name);
-    else if (rec->trace != NULL) add(rec, act, c, name, w, shape, leaves, ev->result);
+    else if (rec->trace != NULL) add(rec, act, c, name, w, shape, leaves, ev->result, draws);
     Py_XDECREF(shape);
     Py_XDECREF(leaves);
     PyErr_Restore(type, value, tb);

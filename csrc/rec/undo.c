@@ -4,11 +4,12 @@
  *             of a tensor that the graph makes)
  *   saved     writes a small tensor from outside (a counter)     its bytes are restored
  *   repeats   overwrites data that nothing has read              a second run writes the same (rows of a static cache)
+ *   moves     moves running statistics                           their bytes are restored
  *
- * The last two apply only if autograd does not see the write. */
+ * `saved` and `repeats` apply only if autograd does not see the write. */
 #include "rec_int.h"
 
-enum { SAVED_BYTES = 256, CPU = 1 };
+enum { SAVED_BYTES = 256, STATISTICS_BYTES = 64 << 10, CPU = 1 };
 
 /* First and last byte of all memory that the tensor, which no guard describes (an inference tensor, or with the negative bit),
  * may be a view of. False: unknown, or it has none. */
@@ -50,9 +51,10 @@ static bool memory_of(PyObject *o, uintptr_t *from, uintptr_t *to) {
 
 /* Whether a node writes only to its first operand: add_, but not batch_norm or out=; nor requires_grad_, which writes
  * no data that could be restored. */
-static bool writes_first(const CcCallSpec *spec) {
+static bool writes_first(const CcCallSpec *spec, bool redraws) {
+    const unsigned flags = spec->flags & ~(redraws ? CC_N_RANDOM : 0u);
     if (spec->name != NULL && strstr(spec->name, "requires_grad") != NULL) return false;
-    if (spec->flags != CC_N_WRITES || spec->n == 0 || !cc_tens_plain(spec->in[0])) return false;
+    if (flags != CC_N_WRITES || spec->n == 0 || !cc_tens_plain(spec->in[0])) return false;
     if (spec->form != CC_F_CALL) return true;
     const size_t len = spec->name != NULL ? strlen(spec->name) : 0;
     const int named = cc_obj_count(spec->kwnames);
@@ -97,10 +99,10 @@ static bool marks_local(CcRec *rec, const CcCallSpec *spec) {
            cc_value_origin(rec, spec->in[0]) == CC_O_VALUE;
 }
 
-CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec) {
+CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec, bool redraws) {
     uintptr_t from, to;
     if (marks_local(rec, spec)) return CC_UNDO_OBJECT;
-    if (!writes_first(spec) || !memory_of(spec->in[0], &from, &to)) return CC_UNDO_NOT;
+    if (!writes_first(spec, redraws) || !memory_of(spec->in[0], &from, &to)) return CC_UNDO_NOT;
     const CcProv *p = cc_value_find(rec, spec->in[0]);
     if (p == NULL) return CC_UNDO_NOT;
     if (p->origin == CC_O_VALUE) return shared(rec, NULL, from, to, false) ? CC_UNDO_NOT : CC_UNDO_LOCAL;
@@ -110,6 +112,23 @@ CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec) {
     if (t.type.device == CPU && to - from < SAVED_BYTES) return CC_UNDO_SAVED;
     const bool known = cc_map_find(&rec->input_of, (const void *)(intptr_t)(p->id + 1)) != NULL;
     return overwrites(spec) && !known && !shared(rec, spec->in[0], from, to, true) ? CC_UNDO_REPEATS : CC_UNDO_NOT;
+}
+
+/* A tensor from outside whose bytes each run can save. */
+static bool is_saveable(const CcGraph *g, CcOperand o) {
+    const CcVal *v = o.kind == CC_IN_VALUE ? &g->val.at[o.value] : NULL;
+    return v != NULL && v->def < 0 && v->type.device == CPU && cc_type_contiguous(&v->type) &&
+           cc_type_numel(&v->type) * cc_dtype_info((CcDtype)v->type.dtype)->size <= STATISTICS_BYTES;
+}
+
+bool cc_undo_moves(const CcGraph *g, const CcNode *n, int moved[2]) {
+    CcIn_batch_norm_train in;
+    if (n->flags != CC_N_WRITES || (n->op != CC_OP_batch_norm_train && n->op != CC_OP_instance_norm_train) ||
+        !cc_operands_read(g, n, CC_OP_batch_norm_train, &in) || !is_saveable(g, in.mean) || !is_saveable(g, in.var))
+        return false;
+    moved[0] = in.mean.value;
+    moved[1] = in.var.value;
+    return true;
 }
 
 bool cc_undo_outside(CcRec *rec, PyObject *tensor) {

@@ -703,7 +703,8 @@ static int init_types(void) {
 }
 
 int cc_tens_init(PyObject *torch) {
-    if (cc_tsym_init(torch) || init_types() || cc_mode_init() || cc_torch_init() || cc_bind_init() || cc_look_init())
+    if (cc_tsym_init(torch) || init_types() || cc_mode_init() || cc_torch_init() || cc_bind_init() || cc_look_init() ||
+        cc_drawn_init())
         return -1;
     return 0;
 }

@@ -179,6 +179,11 @@ typedef enum CcCastSeen {
 /* Notes that a parameter is being cast, by a replay or by torch. */
 CcCastSeen cc_cast_note(PyObject *tensor, bool replays);
 
+/* ---- drawn.c: the CPU's default generator. Its state is a tensor of bytes. ---- */
+CC_MUST CC_NEW PyObject *cc_drawn_state(void); /* 0.4 us */
+CC_MUST int cc_drawn_restore(PyObject *state); /* 0, or -1 with an error set */
+bool cc_drawn_since(PyObject *state);          /* whether it is in another state now */
+
 /* ---- look.c: whether any code on this thread has read a tensor's data into Python since the last cc_look_take_read ---- */
 bool cc_look_take_read(void);
 /* 1 + the number of torch.clear_autocast_cache() calls so far; registers `each` to run on every further call. 0: this

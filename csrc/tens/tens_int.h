@@ -23,6 +23,7 @@ intptr_t cc_devmode_word(bool others);
 void cc_devmode_init(bool fallback);
 CC_MUST int cc_torch_init(void);
 CC_MUST int cc_look_init(void);
+CC_MUST int cc_drawn_init(void);
 CC_MUST int cc_bind_init(void);
 
 /* torch.c: the address that identifies a C callable: the PyMethodDef of builtins, bound builtins and method
