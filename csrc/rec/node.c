@@ -265,9 +265,10 @@ static bool torch_exit(PyObject *exit) {
     return is;
 }
 
-/* Autograd refuses writes to leaves and to some views, which no guard tells apart from other tensors. */
-static bool may_refuse(const CcCallSpec *spec) {
-    if (!(spec->flags & CC_N_WRITES) || !cc_mode_grad_now()) return false;
+/* Autograd refuses writes to leaves and to some views, which no guard tells apart from other tensors. Norms write only
+ * running statistics, which have no gradient. */
+static bool may_refuse(const CcCallSpec *spec, CcOpId op) {
+    if (!(spec->flags & CC_N_WRITES) || cc_undo_is_norm(op) || !cc_mode_grad_now()) return false;
     for (int i = 0; i < spec->n; i++)
         if (spec->in[i] != NULL && cc_tens_is(spec->in[i]) && cc_tens_requires_grad(spec->in[i])) return true;
     return false;
@@ -279,7 +280,7 @@ static bool may_raise(const CcCallSpec *spec) {
     const CcOpId op = spec->bound != NULL ? spec->bound->op : CC_OP_host;
     const CcOpKind kind = cc_op_info(op)->kind;
     if (spec->state) return false;
-    return may_refuse(spec) ||
+    return may_refuse(spec, op) ||
            (!spec->safe && (kind == CC_K_HOST || kind == CC_K_INDEX || kind == CC_K_SCATTER || cc_op_divides(op)));
 }
 

@@ -737,6 +737,7 @@ bool cc_state_codec(PyObject *name); /* an encoding or error handler that can't 
 
 /* ---- undo.c ---- */
 CcUndo cc_undo_of(CcRec *rec, const CcCallSpec *spec, bool redraws);
+bool cc_undo_is_norm(int op); /* it writes running statistics, nothing else */
 /* Whether a node only moves running statistics whose bytes can be saved: their values. */
 bool cc_undo_moves(const CcGraph *g, const CcNode *n, int moved[2]);
 bool cc_undo_outside(CcRec *rec, PyObject *tensor); /* whether it may share memory with a tensor from outside */

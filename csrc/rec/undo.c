@@ -121,9 +121,11 @@ static bool is_saveable(const CcGraph *g, CcOperand o) {
            cc_type_numel(&v->type) * cc_dtype_info((CcDtype)v->type.dtype)->size <= STATISTICS_BYTES;
 }
 
+bool cc_undo_is_norm(int op) { return op == CC_OP_batch_norm_train || op == CC_OP_instance_norm_train; }
+
 bool cc_undo_moves(const CcGraph *g, const CcNode *n, int moved[2]) {
     CcIn_batch_norm_train in;
-    if (n->flags != CC_N_WRITES || (n->op != CC_OP_batch_norm_train && n->op != CC_OP_instance_norm_train) ||
+    if (n->flags != CC_N_WRITES || !cc_undo_is_norm(n->op) ||
         !cc_operands_read(g, n, CC_OP_batch_norm_train, &in) || !is_saveable(g, in.mean) || !is_saveable(g, in.var))
         return false;
     moved[0] = in.mean.value;
