@@ -167,6 +167,39 @@ def test_plans_that_are_not_wanted_again_do_not():
     assert compiled_of(compiled).report()["entries"][0]["segments"][0]["shapes"] == 8
 
 
+def test_a_plan_that_a_call_has_found_stays(monkeypatch):
+    """Another thread has calls of other sizes, which drop plans, while the call saves the generator's state."""
+
+    def fn(x, i):
+        try:
+            y = torch.dropout(x, 0.5, True)
+            return y[i * 1].exp() + 1
+        except IndexError:
+            return x
+
+    i, state = torch.arange(3), torch.get_rng_state
+    compiled = ccompile.compile(fn, dynamic=True, options={"shape_limit": 1, "eager_if_slower": False})
+
+    def call_others():
+        for n in range(50, 70):
+            compiled(torch.ones(n, 4), i)
+
+    def busy():
+        monkeypatch.undo()
+        thread, now = threading.Thread(target=call_others), state()
+        thread.start()
+        thread.join()
+        torch.set_rng_state(now)
+        return now
+
+    for n in range(5, 40):
+        for _ in range(3):
+            monkeypatch.setattr(torch, "get_rng_state", busy)
+            before, got = state(), compiled(torch.ones(n, 7), i)
+            torch.set_rng_state(before)
+            torch.testing.assert_close(got, fn(torch.ones(n, 7), i))
+
+
 def test_dynamos_graph_break_is_called_what_it_is():
     def fn(x):
         y = x * 2

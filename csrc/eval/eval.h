@@ -45,7 +45,8 @@ typedef struct CcShape {
     PyObject **symbol;    /* [symbol] strong; NULL: evaluated in every call */
     bool used;            /* its plan has run */
     bool derived;         /* its types come from rules */
-    int running;
+    int running;          /* runs of its plan, and a compilation of it */
+    int held;             /* calls that have found it, which may let other threads run */
 } CcShape;
 
 /* Whether rules derive the types of new keys: only after they have agreed with torch for one key. */

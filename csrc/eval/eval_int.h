@@ -8,7 +8,7 @@
 typedef struct CcCallState {
     PyObject **gv, **value, **effect, **built, **symbol;
     int n_value, n_effect, n_built, n_symbol;
-    CcShape *shape; /* the shape of this run's key; NULL: a new key */
+    CcShape *shape; /* the shape of this run's key, held; NULL: a new key */
     int misfit;     /* CC_RAN_MISFIT: the symbolic guard */
     bool unfit;     /* a number is out of range for kernels (CcSymKernel) */
     int64_t key[CC_KEY_MAX];
@@ -127,6 +127,8 @@ void cc_shape_first(CcRoot *root, CcSegment *s); /* makes the recorded shape */
 /* Finds the shape of this run's key and evaluates its symbols. -1: all hold; else the symbolic guard that fails (past
  * the last one: a size is below 2, or a result is of another kind). */
 int cc_shape_find(CcSegment *s, CcCallState *x);
+/* This run's shape from now on: nobody drops it before the run ends. */
+void cc_shape_hold(CcCallState *x, CcShape *shape);
 /* Makes the plan, which does not run, anew, with the packed copies that pay by now. */
 void cc_shape_repack(CcSegment *s, CcShape *shape);
 /* Lets torch run the nodes for a new key, and makes its shape. The host's `at` tells how far it got. */

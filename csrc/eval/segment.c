@@ -36,6 +36,8 @@ static void drop(PyObject **at, int n) {
 }
 
 void cc_segment_drop(CcCallState *x) {
+    if (x->shape != NULL) x->shape->held--;
+    x->shape = NULL;
     drop(x->value, x->n_value);
     drop(x->effect, x->n_effect);
     drop(x->built, x->n_built);
@@ -53,7 +55,7 @@ int cc_segment_check(CcSegment *s, CcCallState *x, const CcGuardState *state) {
     int failed = cc_guard_run(gs, state, x->gv);
     if (failed >= 0) return failed;
     if (!cc_trace_symbolic(s->trace)) {
-        x->shape = s->shape.at[0];
+        cc_shape_hold(x, s->shape.at[0]);
         return -1;
     }
     failed = cc_shape_find(s, x);
