@@ -46,6 +46,7 @@ struct CcTraining {
     CC_VEC(Stage) stage; /* [stage of cut] */
     int *drop;           /* values, by the last step that reads them */
     int *drop_end;       /* [step] where its values end in `drop` */
+    bool *moved;         /* [value] an input that a stage writes (running statistics); NULL: there is none */
     int id;              /* of the segment */
     bool verify;
     bool told;    /* an event said that hooks of saved tensors are active */
