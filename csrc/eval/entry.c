@@ -141,12 +141,12 @@ int cc_root_visit(const CcRoot *root, visitproc visit, void *arg) {
     Py_VISIT(root->func);
     Py_VISIT(root->handed);
     for (int i = 0; i < root->entry.n; i++) {
-        const int status = cc_trace_visit(root->entry.at[i]->segment->trace, visit, arg);
+        const int status = cc_segment_traverse(root->entry.at[i]->segment, visit, arg);
         if (status != 0) return status;
     }
     for (int i = 0; i < root->point.n; i++)
         for (int j = 0; j < root->point.at[i]->segment.n; j++) {
-            const int status = cc_trace_visit(root->point.at[i]->segment.at[j]->trace, visit, arg);
+            const int status = cc_segment_traverse(root->point.at[i]->segment.at[j], visit, arg);
             if (status != 0) return status;
         }
     return 0;

@@ -189,6 +189,7 @@ void cc_freeze_fix(CcFreeze *f);                     /* the plan stays as it is;
 void cc_freeze_tell(const CcFreeze *f, int segment); /* why the marks have changed, as an event */
 
 void cc_segment_free(CcSegment *s);
+int cc_segment_traverse(const CcSegment *s, visitproc visit, void *arg);
 
 /* ---- autograd.c: nodes of autograd's graph that run C functions ---- */
 typedef struct CcAutogradResults {
@@ -229,6 +230,7 @@ CC_MUST CC_NEW PyObject *cc_aten_call(const CcGraph *g, const CcNode *n, PyObjec
 /* NULL: no stage of the graph is worth it, or can be compiled; torch runs the nodes. */
 CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g);
 void cc_training_free(CcTraining *t); /* nodes of autograd's graph that still use it keep it */
+int cc_training_traverse(const CcTraining *t, visitproc visit, void *arg); /* the objects that only its segment holds */
 /* Runs stages and host nodes. 0; -1 with an error set, and h->at says where; CC_TRAINING_NOT: nothing has happened,
  * torch must run all nodes. */
 enum { CC_TRAINING_NOT = CC_CAPTURE_NOT };

@@ -579,6 +579,13 @@ int64_t cc_segment_memory(const CcSegment *s) {
     return most;
 }
 
+int cc_segment_traverse(const CcSegment *s, visitproc visit, void *arg) {
+    int status = cc_trace_visit(s->trace, visit, arg);
+    for (int i = 0; i < s->shape.n && status == 0; i++)
+        if (s->shape.at[i]->training != NULL) status = cc_training_traverse(s->shape.at[i]->training, visit, arg);
+    return status;
+}
+
 void cc_segment_free(CcSegment *s) {
     if (s == NULL) return;
     for (int i = 0; i < s->shape.n; i++) cc_shape_free(s->trace, s->shape.at[i]);

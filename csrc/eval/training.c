@@ -409,6 +409,7 @@ void cc_training_release(CcTraining *t) {
     cc_vec_free(&t->refused);
     free(t->drop);
     free(t->drop_end);
+    cc_trace_free(t->part);
     free(t->moved);
     free(t->unseen);
     free(t);
@@ -467,6 +468,17 @@ static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
     return !again;
 }
 
+/* The recorded nodes that a backward may run again, when the trace may be gone. */
+static CcTrace *make_part(const CcTraining *t) {
+    bool *node = cc_mem_get((size_t)t->trace->graph->node.n + 1);
+    for (int i = 0; i < t->stage.n; i++)
+        for (int k = 0; k < t->stage.at[i].cut->node.n; k++)
+            node[t->graph->node.at[t->stage.at[i].cut->node.at[k]].origin] = true;
+    CcTrace *part = cc_trace_part(t->trace, node);
+    free(node);
+    return part;
+}
+
 CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
     if (!s->trace->needs_grad || !cc_autograd_ready()) return NULL;
     CcTraining *t = cc_mem_get(sizeof *t);
@@ -475,6 +487,8 @@ CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
                       .open = true,
                       .trace = s->trace,
                       .root = s->root,
+                      .n_gv = s->trace->guards.g.n,
+                      .n_symbol = s->trace->symbol.n,
                       .options = s->options,
                       .id = s->id,
                       .verify = s->verify};
@@ -489,6 +503,8 @@ CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
         return NULL;
     }
     find_drops(t);
+    find_moved(t);
+    t->part = make_part(t);
     return t;
 }
 
@@ -500,9 +516,13 @@ void cc_training_free(CcTraining *t) {
     cc_training_release(t);
 }
 
+/* A node of autograd's graph is a holder that the garbage collector does not see: what it uses stays alive. */
+int cc_training_traverse(const CcTraining *t, visitproc visit, void *arg) {
+    return t->refs > 1 ? 0 : cc_trace_visit(t->part, visit, arg);
+}
+
 /* ------------------------------------------------------------------ a call */
 
-    find_moved(t);
 static int draw(const CcGraph *g, const CcNode *n, PyObject **value) {
     PyObject *r = cc_draw_bools(&g->val.at[n->out0].type, cc_graph_operand(g, n, 0)->f);
     Py_XSETREF(value[n->out0], r);
@@ -550,24 +570,6 @@ void cc_training_rest(Run *run, bool twice) {
 
 static bool is_resting(CcTraining *t) { return t->resting > 0 && t->resting-- > 0; }
 
-int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
-    if (is_hooked(t) || is_resting(t) || is_shared(t, outer)) return CC_TRAINING_NOT;
-    /* the graph has more values than the trace: draws */
-    const int n_trace = outer->x->n_value, n = t->graph->val.n;
-    PyObject **trace = outer->x->value, **value = cc_mem_get(sizeof *value * ((size_t)n + 1));
-    CcSegmentHost h;
-    memcpy(value, trace, sizeof *value * (size_t)n_trace);
-    outer->x->value = value;
-    const CcHost host = cc_segment_host(&h, outer->trace, outer->shape, outer->x);
-    t->refs++;
-    const int status = run_steps(t, &h, &host);
-    cc_training_release(t);
-    outer->x->value = trace;
-    memcpy(trace, value, sizeof *value * (size_t)n_trace);
-    for (int v = n_trace; v < n; v++) Py_XDECREF(value[v]);
-    free(value);
-    outer->at = h.at;
-    outer->mismatch = h.mismatch;
 /* The memory of an input. */
 typedef struct Extent {
     uintptr_t first, end;
@@ -610,6 +612,24 @@ static bool is_shared(const CcTraining *t, const CcSegmentHost *h) {
     return shared;
 }
 
+int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
+    if (is_hooked(t) || is_resting(t) || is_shared(t, outer)) return CC_TRAINING_NOT;
+    /* the graph has more values than the trace: draws */
+    const int n_trace = outer->x->n_value, n = t->graph->val.n;
+    PyObject **trace = outer->x->value, **value = cc_mem_get(sizeof *value * ((size_t)n + 1));
+    CcSegmentHost h;
+    memcpy(value, trace, sizeof *value * (size_t)n_trace);
+    outer->x->value = value;
+    const CcHost host = cc_segment_host(&h, outer->trace, outer->shape, outer->x);
+    t->refs++;
+    const int status = run_steps(t, &h, &host);
+    cc_training_release(t);
+    outer->x->value = trace;
+    memcpy(trace, value, sizeof *value * (size_t)n_trace);
+    for (int v = n_trace; v < n; v++) Py_XDECREF(value[v]);
+    free(value);
+    outer->at = h.at;
+    outer->mismatch = h.mismatch;
     return status;
 }
 
