@@ -200,6 +200,47 @@ def test_a_plan_that_a_call_has_found_stays(monkeypatch):
             torch.testing.assert_close(got, fn(torch.ones(n, 7), i))
 
 
+GO_ON, INSIDE = threading.Event(), threading.Event()
+
+
+@torch.library.custom_op("ccompile_limits::waits", mutates_args=())
+def waits(x: torch.Tensor) -> torch.Tensor:
+    if threading.current_thread() is not threading.main_thread():
+        INSIDE.set()
+        GO_ON.wait(60)
+    return x.clone()
+
+
+@pytest.mark.filterwarnings("ignore:ccompile.*recompile_limit")
+def test_an_entry_that_another_thread_runs_is_not_replaced():
+    """The text of what differs may run the user's __repr__: there another thread begins to run the entry to be replaced."""
+
+    def fn(x, k):
+        return waits(x * 2).sin() * (1 if k is None else len(k))
+
+    class Item:
+        def __repr__(self):
+            if not threads:
+                threads.append(threading.Thread(target=lambda: results.append(compiled(x, None))))
+                threads[0].start()
+                INSIDE.wait(60)
+            return "item"
+
+    compiled, x, results, threads = ccompile.compile(fn, options={"recompile_limit": 1, "eager_if_slower": False}), torch.ones(3), [], [None]
+    for _ in range(3):
+        compiled(x, None)
+    for i in range(200):
+        if i == 20:  # past the warning
+            threads.clear()
+        assert torch.equal(compiled(x, [Item()]), fn(x, [1]))
+    for n in range(10):
+        compiled(torch.ones(n + 4), (1, 2))
+    GO_ON.set()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(r, fn(x, None)) for r in results)
+
+
 def test_dynamos_graph_break_is_called_what_it_is():
     def fn(x):
         y = x * 2

@@ -122,6 +122,12 @@ void cc_root_clear(CcRoot *root) {
     cc_pace_start(root);
 }
 
+void cc_root_enter(CcRoot *root) { root->running++; }
+
+void cc_root_leave(CcRoot *root) {
+    if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
+}
+
 void cc_root_free(CcRoot *root) {
     root->running = 0;
     cc_root_clear(root);
@@ -483,7 +489,9 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
             warn_of_limit(root);
             return call_eagerly(root, own, own_nargsf, kwnames);
         }
-        drop_entry(root, victim);
+        /* the text of what differs may have run the user's code, where other calls began or ended */
+        if (root->running > 1) return call_eagerly(root, own, own_nargsf, kwnames);
+        if (is_full(root, &victim)) drop_entry(root, victim);
     }
     return cc_region_record(root, args, n, kwnames, mode);
 }
@@ -513,10 +521,10 @@ static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, P
         memcpy(all + 1, args, sizeof *all * (size_t)n_own);
         in = all;
     }
-    root->running++;
+    cc_root_enter(root);
     PyObject *r = call_compiled(root, in, n_own + (self != NULL), kwnames, &mode, args, nargsf);
     root->ended++;
-    if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
+    cc_root_leave(root);
     if (all != small) PyMem_Free(all);
     return r;
 }

@@ -163,7 +163,7 @@ void cc_root_clear(CcRoot *root); /* entries, segments, sites */
 void cc_root_free(CcRoot *root);
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
 CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
-CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
+CC_MUST CC_NEW PyObject *cc_root_report(CcRoot *root);
 
 /* For tests: a callable that returns the time in ns of what was timed, given its kind: a lap ("eager", "compiled") or a
  * plan's run ("packs", "reuses", "plain"; copies.c); None: the real clock. */

@@ -289,6 +289,9 @@ void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok);
 uint64_t cc_pace_time(const char *kind, uint64_t ns); /* ns, or what the clock of tests says */
 
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames);
+/* Nobody frees entries and segments before cc_root_leave; a reset waits for it. */
+void cc_root_enter(CcRoot *root);
+void cc_root_leave(CcRoot *root);
 bool cc_root_defers(CcRoot *root); /* whether a knob leaves code that no entry fits to eager, this time */
 CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create);
 void cc_root_failure(CcRoot *root, const CcSegment *s, int guard);
