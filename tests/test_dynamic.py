@@ -9,6 +9,7 @@ import random
 import warnings
 
 import ccompile
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -381,6 +382,27 @@ def test_nothing_is_written_when_it_could_not_be_undone(monkeypatch):
 
 def test_a_failing_undo_is_an_error(monkeypatch):
     twice_then_large("copy_", r"could not be undone \(no room\).*dynamic=False", monkeypatch)
+
+
+def test_only_what_was_written_is_put_back(tmp_path):
+    """Memory that a file lends for reading can't be written, not even with what it holds; NaN is what it held, too."""
+
+    def f(big, x, o):
+        h = x * 2
+        big.add_(o)
+        return h + sum(h.chunk(2, 0)[0].unbind(0))
+
+    (tmp_path / "o").write_bytes(torch.tensor([1.0, torch.nan] * 20).numpy().tobytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "The given NumPy array is not writable"
+        o = torch.from_numpy(numpy.memmap(tmp_path / "o", dtype="float32", mode="r", shape=(40,)))
+    fn = ccompile.compile(f)
+    for n in range(8, 14):
+        x, seen = torch.full((n, 4), float(n)), []
+        for call in (f, fn):
+            big = torch.ones(100, 40)
+            seen.append((call(big, x, o), big))
+        torch.testing.assert_close(seen[1], seen[0], equal_nan=True)
 
 
 def test_a_write_from_an_expanded_operand_is_undone():

@@ -11,6 +11,7 @@ import weakref
 import ccompile
 import pytest
 import torch
+from ccompile.api import compiled_of
 from conftest import EAGER, replaying
 
 LOG = []
@@ -848,6 +849,42 @@ def collection(kind):
     finally:
         gc.enable()
         gc.set_threshold(*before)
+
+
+def test_a_finaliser_while_a_report_is_made():
+    """It calls the function with other sizes, which drop plans, and resets it; the collector may run at any object made."""
+    compiled = ccompile.compile(lambda x, k: (x * 2).sin() + len(k), dynamic=True, options={"shape_limit": 1})
+
+    def use(first):
+        for n in range(first, first + 4):
+            for k in ("a", "bb", "ccc"):
+                compiled(torch.ones(n), k)
+
+    class Cycle:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            gc.disable()
+            use(30)
+            ccompile.reset()
+            use(20)
+
+    before = gc.get_threshold()
+    try:
+        for i in range(1, 60):
+            gc.disable()
+            use(5)
+            gc.collect()
+            Cycle()
+            gc.set_threshold(2 * i)
+            gc.enable()
+            report = compiled_of(compiled).report()
+            gc.set_threshold(*before)
+            assert len(report["entries"]) >= 2
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", GARBAGE)

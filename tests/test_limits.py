@@ -167,6 +167,80 @@ def test_plans_that_are_not_wanted_again_do_not():
     assert compiled_of(compiled).report()["entries"][0]["segments"][0]["shapes"] == 8
 
 
+def test_a_plan_that_a_call_has_found_stays(monkeypatch):
+    """Another thread has calls of other sizes, which drop plans, while the call saves the generator's state."""
+
+    def fn(x, i):
+        try:
+            y = torch.dropout(x, 0.5, True)
+            return y[i * 1].exp() + 1
+        except IndexError:
+            return x
+
+    i, state = torch.arange(3), torch.get_rng_state
+    compiled = ccompile.compile(fn, dynamic=True, options={"shape_limit": 1, "eager_if_slower": False})
+
+    def call_others():
+        for n in range(50, 70):
+            compiled(torch.ones(n, 4), i)
+
+    def busy():
+        monkeypatch.undo()
+        thread, now = threading.Thread(target=call_others), state()
+        thread.start()
+        thread.join()
+        torch.set_rng_state(now)
+        return now
+
+    for n in range(5, 40):
+        for _ in range(3):
+            monkeypatch.setattr(torch, "get_rng_state", busy)
+            before, got = state(), compiled(torch.ones(n, 7), i)
+            torch.set_rng_state(before)
+            torch.testing.assert_close(got, fn(torch.ones(n, 7), i))
+
+
+GO_ON, INSIDE = threading.Event(), threading.Event()
+
+
+@torch.library.custom_op("ccompile_limits::waits", mutates_args=())
+def waits(x: torch.Tensor) -> torch.Tensor:
+    if threading.current_thread() is not threading.main_thread():
+        INSIDE.set()
+        GO_ON.wait(60)
+    return x.clone()
+
+
+@pytest.mark.filterwarnings("ignore:ccompile.*recompile_limit")
+def test_an_entry_that_another_thread_runs_is_not_replaced():
+    """The text of what differs may run the user's __repr__: there another thread begins to run the entry to be replaced."""
+
+    def fn(x, k):
+        return waits(x * 2).sin() * (1 if k is None else len(k))
+
+    class Item:
+        def __repr__(self):
+            if not threads:
+                threads.append(threading.Thread(target=lambda: results.append(compiled(x, None))))
+                threads[0].start()
+                INSIDE.wait(60)
+            return "item"
+
+    compiled, x, results, threads = ccompile.compile(fn, options={"recompile_limit": 1, "eager_if_slower": False}), torch.ones(3), [], [None]
+    for _ in range(3):
+        compiled(x, None)
+    for i in range(200):
+        if i == 20:  # past the warning
+            threads.clear()
+        assert torch.equal(compiled(x, [Item()]), fn(x, [1]))
+    for n in range(10):
+        compiled(torch.ones(n + 4), (1, 2))
+    GO_ON.set()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(r, fn(x, None)) for r in results)
+
+
 def test_dynamos_graph_break_is_called_what_it_is():
     def fn(x):
         y = x * 2

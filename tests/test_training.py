@@ -664,6 +664,51 @@ def test_a_stage_drops_its_inputs_when_autograd_does():
         torch.autograd.grad(y.sum(), w, create_graph=True)
 
 
+def forgotten(fn, how, calls):
+    """Drops what the function was compiled to, by `how`."""
+    if how == "reset":
+        ccompile.reset()
+    for i in range(60 if how != "reset" else 0):
+        calls(fn, 7 + i if how == "shapes" else 4 + i % 7, "a" if how == "shapes" else "b")
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+
+@pytest.mark.filterwarnings("ignore:ccompile.*recompile_limit")
+@pytest.mark.parametrize("how", ["reset", "shapes", "entries"])
+@pytest.mark.parametrize("inner", [torch.sin, Cube.apply, lambda h: F.dropout(h, 0.5)], ids=["sin", "custom", "dropout"])
+def test_second_derivatives_of_what_was_dropped(inner, how):
+    """A backward whose forward has run gives eager's gradients, and gradients of these, whatever was dropped meanwhile."""
+
+    def f(x, w, kind):
+        return (inner((x * 2).tanh()).exp() * w).tanh().sum() * len(kind)
+
+    def call(fn, n, kind):
+        torch.manual_seed(n)
+        x, w = torch.randn(n, requires_grad=True), torch.randn((), requires_grad=True)
+        return fn(x, w, kind), x, w
+
+    options = {"shape_limit": 1} if how == "shapes" else {"recompile_limit": 1, "eager_if_slower": False}
+    compiled, ends = ccompile.compile(f, dynamic=how == "shapes", options=options), []
+    for fn in (f, compiled):
+        for n in (3, 4, 5, 6, 3, 3, 3, 3):
+            y, x, w = call(fn, n, "a")
+        forgotten(fn, how, call)
+        first = torch.autograd.grad(y, [x, w], create_graph=True)
+        forgotten(fn, how, call)
+        ends.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), [x, w])])
+    close(ends[1], ends[0], how, F32)
+
+
 def written(kind):
     def f(x, w, b):
         z = torch.zeros(4, 6, dtype=x.dtype)

@@ -247,6 +247,43 @@ def test_statistics_move_once():
         close(*results, f"step {step}", {"rtol": 1e-3, "atol": 1e-4})
 
 
+def reads_first(norm, x, other):
+    """What reads `other` is in a later stage than what writes the statistics."""
+    q = torch.linalg.qr(torch.exp(torch.sin(x * 2)))[1].sum()
+    z = (other * q).sin().exp()
+    return (norm(x) * 2).sin().exp().sum() + z.sum(), z
+
+
+def reads_last(norm, x, other):
+    q = torch.linalg.qr(torch.exp(torch.sin(x * 2)))[1].sum()
+    y = norm(x)
+    z = (other * 2).sin().exp()
+    return (y * 2).sin().exp().sum() + z.sum(), z, q
+
+
+def reads_on_both_sides(norm, x, other):
+    y = (other * 3).cos().exp()
+    return (norm(x * y) * 2).sin().exp().sum(), (other * 2).sin().exp(), y
+
+
+@pytest.mark.parametrize("of", ["running_mean", "running_var"])
+@pytest.mark.parametrize("f", [reads_first, reads_last, reads_on_both_sides])
+def test_another_argument_shares_the_memory_of_statistics(f, of):
+    """Known only in the call: stages write statistics at any time, as only the batch norm seems to read them."""
+    for shared in (lambda i: True, lambda i: i > 2, lambda i: i % 2):
+        fn = ccompile.compile(f)
+        for i in range(6):
+            both = []
+            for call in (f, fn):
+                torch.manual_seed(i)
+                norm, x = nn.BatchNorm1d(4), torch.randn(6, 4, requires_grad=True)
+                other = getattr(norm, of).detach() if shared(i) else torch.randn(4)
+                results = call(norm, x, other)
+                results[0].backward()
+                both.append([*(r.detach() for r in results), x.grad, norm.weight.grad, *norm.buffers(), other])
+            close(*both, f"call {i}", F32)
+
+
 def test_too_few_values():
     """Eager raises before it moves statistics."""
     torch.manual_seed(0)

@@ -133,6 +133,12 @@ void cc_root_clear(CcRoot *root) {
     Py_XDECREF(handed);
 }
 
+void cc_root_enter(CcRoot *root) { root->running++; }
+
+void cc_root_leave(CcRoot *root) {
+    if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
+}
+
 void cc_root_free(CcRoot *root) {
     root->running = 0;
     cc_root_clear(root);
@@ -152,12 +158,12 @@ int cc_root_visit(const CcRoot *root, visitproc visit, void *arg) {
     Py_VISIT(root->func);
     Py_VISIT(root->handed);
     for (int i = 0; i < root->entry.n; i++) {
-        const int status = cc_trace_visit(root->entry.at[i]->segment->trace, visit, arg);
+        const int status = cc_segment_traverse(root->entry.at[i]->segment, visit, arg);
         if (status != 0) return status;
     }
     for (int i = 0; i < root->point.n; i++)
         for (int j = 0; j < root->point.at[i]->segment.n; j++) {
-            const int status = cc_trace_visit(root->point.at[i]->segment.at[j]->trace, visit, arg);
+            const int status = cc_segment_traverse(root->point.at[i]->segment.at[j], visit, arg);
             if (status != 0) return status;
         }
     return 0;
@@ -495,7 +501,8 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
             warn_of_limit(root);
             return call_eagerly(root, own, own_nargsf, kwnames);
         }
-        if (root->running > 1) return call_eagerly(root, own, own_nargsf, kwnames); /* another thread's call began */
+        /* another thread's call may have begun, or one of the user's code that the text of what differs has run */
+        if (root->running > 1) return call_eagerly(root, own, own_nargsf, kwnames);
         if (is_full(root, &victim)) drop_entry(root, victim);
     }
     if (root->recorder != NULL) return call_eagerly(root, own, own_nargsf, kwnames);
@@ -527,10 +534,10 @@ static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, P
         memcpy(all + 1, args, sizeof *all * (size_t)n_own);
         in = all;
     }
-    root->running++;
+    cc_root_enter(root);
     PyObject *r = call_compiled(root, in, n_own + (self != NULL), kwnames, &mode, args, nargsf);
     root->ended++;
-    if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
+    cc_root_leave(root);
     if (all != small) PyMem_Free(all);
     return r;
 }

@@ -45,7 +45,8 @@ typedef struct CcShape {
     PyObject **symbol;    /* [symbol] strong; NULL: evaluated in every call */
     bool used;            /* its plan has run */
     bool derived;         /* its types come from rules */
-    int running;
+    int running;          /* runs of its plan, and a compilation of it */
+    int held;             /* calls that have found it, which may let other threads run */
 } CcShape;
 
 /* Whether rules derive the types of new keys: only after they have agreed with torch for one key. */
@@ -162,7 +163,7 @@ void cc_root_clear(CcRoot *root); /* entries, segments, sites */
 void cc_root_free(CcRoot *root);
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
 CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
-CC_MUST CC_NEW PyObject *cc_root_report(const CcRoot *root);
+CC_MUST CC_NEW PyObject *cc_root_report(CcRoot *root);
 
 /* For tests: a callable that returns the time in ns of what was timed, given its kind: a lap ("eager", "compiled") or a
  * plan's run ("packs", "reuses", "plain"; copies.c); None: the real clock. */

@@ -8,7 +8,7 @@
 typedef struct CcCallState {
     PyObject **gv, **value, **effect, **built, **symbol;
     int n_value, n_effect, n_built, n_symbol;
-    CcShape *shape;          /* the shape of this run's key; NULL: a new key */
+    CcShape *shape;          /* the shape of this run's key, held; NULL: a new key */
     int misfit;              /* CC_RAN_MISFIT: the symbolic guard */
     bool unfit;              /* a number is out of range for kernels (CcSymKernel) */
     struct CcRollback *undo; /* borrowed: what this run can undo */
@@ -146,6 +146,8 @@ void cc_shape_first(CcRoot *root, CcSegment *s); /* makes the recorded shape */
 /* Finds the shape of this run's key and evaluates its symbols. -1: all hold; else the symbolic guard that fails (past
  * the last one: a size is below 2, or a result is of another kind). */
 int cc_shape_find(CcSegment *s, CcCallState *x);
+/* This run's shape from now on: nobody drops it before the run ends. */
+void cc_shape_hold(CcCallState *x, CcShape *shape);
 /* Makes the plan, which does not run, anew, with the packed copies that pay by now. */
 void cc_shape_repack(CcSegment *s, CcShape *shape);
 /* Lets torch run the nodes for a new key, and makes its shape. The host's `at` tells how far it got. */
@@ -206,6 +208,7 @@ void cc_freeze_fix(CcFreeze *f);                     /* the plan stays as it is;
 void cc_freeze_tell(const CcFreeze *f, int segment); /* why the marks have changed, as an event */
 
 void cc_segment_free(CcSegment *s);
+int cc_segment_traverse(const CcSegment *s, visitproc visit, void *arg);
 
 /* ---- autograd.c: nodes of autograd's graph that run C functions ---- */
 typedef struct CcAutogradResults {
@@ -254,6 +257,7 @@ CC_MUST CC_NEW PyObject *cc_aten_call(const CcGraph *g, const CcNode *n, PyObjec
 /* NULL: no stage of the graph is worth it, or can be compiled; torch runs the nodes. */
 CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g);
 void cc_training_free(CcTraining *t); /* nodes of autograd's graph that still use it keep it */
+int cc_training_traverse(const CcTraining *t, visitproc visit, void *arg); /* the objects that only its segment holds */
 /* Runs stages and host nodes. 0; -1 with an error set, and h->at says where; CC_TRAINING_NOT: nothing has happened,
  * torch must run all nodes. */
 enum { CC_TRAINING_NOT = CC_CAPTURE_NOT };
@@ -312,6 +316,9 @@ void cc_pace_end(CcRoot *root, const CcLap *lap, bool ok);
 uint64_t cc_pace_time(const char *kind, uint64_t ns); /* ns, or what the clock of tests says */
 
 void cc_root_publish_entry(CcRoot *root, CcTrace *trace, int n_args, PyObject *kwnames);
+/* Nobody frees entries and segments before cc_root_leave; a reset waits for it. */
+void cc_root_enter(CcRoot *root);
+void cc_root_leave(CcRoot *root);
 bool cc_root_defers(CcRoot *root); /* whether a knob leaves code that no entry fits to eager, this time */
 CcPoint *cc_root_point(CcRoot *root, CcAct *const *acts, int n, bool create);
 void cc_root_failure(CcRoot *root, const CcSegment *s, int guard);

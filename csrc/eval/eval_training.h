@@ -37,6 +37,8 @@ struct CcTraining {
     bool open;            /* its segment still exists */
     const CcTrace *trace; /* while it is open */
     const CcRoot *root;   /* ... */
+    CcTrace *part;        /* owned: the recorded nodes of its stages, for torchgrad.c */
+    int n_gv, n_symbol;   /* of the trace */
     CcGraph *graph;       /* CcNode.origin: the trace's node */
     CcRunOptions options;
     CcVersions versions;
@@ -44,6 +46,7 @@ struct CcTraining {
     CC_VEC(int) refused; /* nodes that no stage can have, because no kernel computes them or their derivative */
     CcStages cut;
     CC_VEC(Stage) stage; /* [stage of cut] */
+    bool *moved;         /* [value] an input that a stage writes (running statistics); NULL: there is none */
     int *drop;           /* values, by the last step that reads them */
     int *drop_end;       /* [step] where its values end in `drop` */
     int id;              /* of the segment */

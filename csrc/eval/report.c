@@ -124,7 +124,7 @@ static PyObject *entry_list(const CcRoot *root) {
     return list;
 }
 
-PyObject *cc_root_report(const CcRoot *root) {
+static PyObject *report(const CcRoot *root) {
     PyObject *d = PyDict_New();
     if (d == NULL) return NULL;
     if (cc_listing_put(d, "entries", entry_list(root)) < 0 ||
@@ -141,5 +141,15 @@ PyObject *cc_root_report(const CcRoot *root) {
         cc_listing_put(d, "last_guard_failure",
                        root->last_failure != NULL ? PyUnicode_FromString(root->last_failure) : Py_NewRef(Py_None)) < 0)
         Py_CLEAR(d);
+    return d;
+}
+
+/* The garbage collector would run finalisers, which may call or reset the function, while it is listed. */
+PyObject *cc_root_report(CcRoot *root) {
+    const int collects = PyGC_Disable();
+    cc_root_enter(root);
+    PyObject *d = report(root);
+    cc_root_leave(root);
+    if (collects) PyGC_Enable();
     return d;
 }

@@ -6,6 +6,8 @@
  * twice. */
 #include "eval_int.h"
 
+enum { CPU = 1 }; /* CcType.device */
+
 void cc_rollback_bytes(CcRollback *u, PyObject *tensor, int node) {
     struct CcRollbackWrite w = {.version = cc_tens_version(tensor), .node = node};
     w.n = cc_undo_bytes(tensor, &w.at);
@@ -56,9 +58,38 @@ int cc_rollback_write(CcRollback *u, PyObject *tensor) {
     return 0;
 }
 
+/* Whether two tensors on the CPU, of one shape and dtype, hold the same bytes. */
+static bool same_bytes(const CcTensor *a, const CcTensor *b) {
+    const int64_t bytes = cc_dtype_info((CcDtype)a->type.dtype)->size;
+    int64_t at[CC_MAX_DIMS] = {0}, i = 0, j = 0; /* index of an element, its places */
+    for (int64_t left = cc_type_numel(&a->type); left > 0; left--) {
+        if (memcmp((char *)a->data + i * bytes, (char *)b->data + j * bytes, (size_t)bytes) != 0) return false;
+        for (int d = a->type.ndim - 1; d >= 0; d--) {
+            i += a->type.stride[d];
+            j += b->type.stride[d];
+            if (++at[d] < a->type.size[d]) break;
+            i -= a->type.stride[d] * at[d];
+            j -= b->type.stride[d] * at[d];
+            at[d] = 0;
+        }
+    }
+    return true;
+}
+
+/* Whether the tensor holds what it held. An operand that its node only read must not be written, as its memory may be
+ * read-only (numpy.memmap). */
+static bool is_unchanged(const struct CcRollbackWrite *w) {
+    CcTensor now, then;
+    cc_tens_read_as(w->tensor, false, true, &now);
+    cc_tens_read_as(w->saved, false, true, &then);
+    return now.type.ndim >= 0 && then.type.ndim >= 0 && now.type.device == CPU && then.type.device == CPU &&
+           now.type.dtype == then.type.dtype && cc_type_same_shape(&now.type, &then.type) && same_bytes(&now, &then);
+}
+
 static int restore(const struct CcRollbackWrite *w) {
-    if (w->copy != NULL) memcpy(w->at, w->copy, (size_t)w->n);
-    PyObject *r = w->saved != NULL ? PyObject_CallMethod(w->tensor, "copy_", "O", w->saved) : Py_NewRef(Py_None);
+    if (w->copy != NULL && memcmp(w->at, w->copy, (size_t)w->n) != 0) memcpy(w->at, w->copy, (size_t)w->n);
+    PyObject *r = w->saved != NULL && !is_unchanged(w) ? PyObject_CallMethod(w->tensor, "copy_", "O", w->saved)
+                                                       : Py_NewRef(Py_None);
     Py_XDECREF(r);
     return r != NULL ? cc_tens_set_version(w->tensor, w->version) : -1;
 }

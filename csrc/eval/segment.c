@@ -37,6 +37,8 @@ static void drop(PyObject **at, int n) {
 }
 
 void cc_segment_drop(CcCallState *x) {
+    if (x->shape != NULL) x->shape->held--;
+    x->shape = NULL;
     drop(x->value, x->n_value);
     drop(x->effect, x->n_effect);
     drop(x->built, x->n_built);
@@ -54,7 +56,7 @@ int cc_segment_check(CcSegment *s, CcCallState *x, const CcGuardState *state) {
     int failed = cc_guard_run(gs, state, x->gv);
     if (failed >= 0) return failed;
     if (!cc_trace_symbolic(s->trace)) {
-        x->shape = s->shape.at[0];
+        cc_shape_hold(x, s->shape.at[0]);
         return -1;
     }
     failed = cc_shape_find(s, x);
@@ -611,6 +613,13 @@ int64_t cc_segment_memory(const CcSegment *s) {
     for (int i = 0; i < s->shape.n; i++)
         if (s->shape.at[i]->plan != NULL) most = CC_MAX(most, cc_run_memory(s->shape.at[i]->plan));
     return most;
+}
+
+int cc_segment_traverse(const CcSegment *s, visitproc visit, void *arg) {
+    int status = cc_trace_visit(s->trace, visit, arg);
+    for (int i = 0; i < s->shape.n && status == 0; i++)
+        if (s->shape.at[i]->training != NULL) status = cc_training_traverse(s->shape.at[i]->training, visit, arg);
+    return status;
 }
 
 void cc_segment_free(CcSegment *s) {

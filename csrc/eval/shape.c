@@ -130,7 +130,7 @@ static void drop_any(CcSegment *s) {
     for (int tries = s->shape.n; s->shape.n > s->shape_limit && s->shape.n > 1 && tries > 0; tries--) {
         s->random = s->random * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
         const int i = 1 + (int)((s->random >> 33) % (uint64_t)(s->shape.n - 1));
-        if (s->shape.at[i]->running > 0) continue;
+        if (s->shape.at[i]->running > 0 || s->shape.at[i]->held > 0) continue;
         if (s->dropped.n >= 2 * s->most_shapes) cc_map_free(&s->dropped);
         if (s->shape_limit < s->most_shapes) cc_map_put(&s->dropped, (const void *)(uintptr_t)s->hash.at[i], 1);
         cc_shape_free(s->trace, s->shape.at[i]);
@@ -282,6 +282,11 @@ bool cc_shape_out_of_range(const CcTrace *t, const CcCallState *x) {
     return false;
 }
 
+void cc_shape_hold(CcCallState *x, CcShape *shape) {
+    shape->held++;
+    x->shape = shape;
+}
+
 int cc_shape_find(CcSegment *s, CcCallState *x) {
     const CcTrace *t = s->trace;
     if (!current_key(t, x)) return t->step.n;
@@ -293,7 +298,7 @@ int cc_shape_find(CcSegment *s, CcCallState *x) {
             continue;
         if (i > 0) to_front(s, i);
         if (shape->misfit > 0) return shape->misfit - 1;
-        x->shape = shape;
+        cc_shape_hold(x, shape);
         break;
     }
     for (int i = 0; i < t->number.n; i++) x->symbol[t->number.at[i].symbol] = Py_NewRef(x->gv[t->number.at[i].guard]);
@@ -595,7 +600,7 @@ int cc_shape_derive(CcSegment *s, CcSegmentHost *host, CcCallState *x) {
         cc_graph_free(graph);
     }
     shape->running--;
-    x->shape = shape;
+    if (!again) cc_shape_hold(x, shape);
     host->shape = shape;
     cc_log_more(CC_LOG_SHAPE, (CcLogExtra){.start_ns = start},
                 "segment %d: shape %d, %.2f ms, sizes by rules in %.2f ms", s->id, s->shape.n,

@@ -227,25 +227,16 @@ static int repeat_nodes(Run *run, Again *a) {
     PyObject **value = a->value;
     CcTraining *t = run->training;
     const Stage *s = &t->stage.at[run->stage];
-    if (!t->open) {
-        PyErr_SetString(PyExc_RuntimeError, "ccompile: create_graph=True after the compiled function was reset; call "
-                                            "it again before differentiating twice");
-        return -1;
-    }
     CcCallState x = {.n_value = t->graph->val.n, .value = value};
-    PyObject **scratch = cc_mem_get(sizeof *scratch * (size_t)(t->trace->guards.g.n + t->trace->effect.n +
-                                                               t->trace->recipes.r.n + t->trace->symbol.n + 1));
-    x.gv = scratch;
-    x.effect = x.gv + t->trace->guards.g.n;
-    x.built = x.effect + t->trace->effect.n;
-    x.symbol = x.built + t->trace->recipes.r.n;
+    x.gv = cc_mem_get(sizeof *x.gv * (size_t)(t->n_gv + t->n_symbol + 1));
+    x.symbol = x.gv + t->n_gv;
     CcShape shape = {.graph = t->graph};
     CcSegmentHost segment;
-    const CcHost h = cc_segment_host(&segment, t->trace, &shape, &x);
+    const CcHost h = cc_segment_host(&segment, t->part, &shape, &x);
     int status = find_inputs(run, s, a);
     if (status == 0) status = find_sources(run, s, value, x.gv);
-    for (int i = 0; i < t->trace->input.n; i++) x.gv[t->trace->input.at[i]] = value[t->trace->input_value.at[i]];
-    for (int i = 0; i < t->trace->symbol.n; i++) x.symbol[i] = run->symbol.n > 0 ? run->symbol.at[i] : NULL;
+    for (int i = 0; i < t->part->input.n; i++) x.gv[t->part->input.at[i]] = value[t->part->input_value.at[i]];
+    for (int i = 0; i < t->n_symbol; i++) x.symbol[i] = run->symbol.n > 0 ? run->symbol.at[i] : NULL;
     for (int i = 0; i < s->cut->node.n && status == 0; i++) {
         const CcNode *n = &t->graph->node.at[s->cut->node.at[i]];
         const int of = n->n_out > 0 ? cc_versions_of(&t->versions, n->out0) : -1;
@@ -255,7 +246,7 @@ static int repeat_nodes(Run *run, Again *a) {
         if (of >= 0 && status == 0) Py_XSETREF(value[to], Py_XNewRef(value[from]));
     }
     for (int i = 0; i < s->source.n; i++) Py_CLEAR(x.gv[s->source.at[i]]);
-    free(scratch);
+    free(x.gv);
     return status;
 }
 
@@ -319,7 +310,7 @@ int cc_torchgrad_make(Run *run, PyObject *const *saved, PyObject *const *given, 
 /* The gradients that torch computes from the stage's inputs, unless these were written to since the forward. False:
  * unknown */
 static bool ask_torch(Run *run, PyObject *const *saved, PyObject *const *given, const bool *wanted, PyObject **want) {
-    const int status = run->training->open ? cc_torchgrad_make(run, saved, given, wanted, want) : -1;
+    const int status = cc_torchgrad_make(run, saved, given, wanted, want);
     cc_raised_clear();
     return status == 0;
 }

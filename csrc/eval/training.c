@@ -388,6 +388,19 @@ static void find_drops(CcTraining *t) {
     free(last);
 }
 
+/* Marks the inputs that stages write. */
+static void find_moved(CcTraining *t) {
+    const CcGraph *g = t->graph;
+    for (int i = 0; i < t->stage.n; i++)
+        for (int k = 0; k < t->stage.at[i].cut->node.n; k++) {
+            const CcNode *n = &g->node.at[t->stage.at[i].cut->node.at[k]];
+            const int to = n->flags & CC_N_WRITES ? cc_graph_source(g, n) : -1;
+            if (to < 0 || g->val.at[to].def >= 0) continue;
+            if (t->moved == NULL) t->moved = cc_mem_get((size_t)g->val.n);
+            t->moved[to] = true;
+        }
+}
+
 void cc_training_release(CcTraining *t) {
     if (--t->refs > 0) return;
     clear_stages(t);
@@ -396,6 +409,8 @@ void cc_training_release(CcTraining *t) {
     cc_vec_free(&t->refused);
     free(t->drop);
     free(t->drop_end);
+    cc_trace_free(t->part);
+    free(t->moved);
     free(t->unseen);
     free(t);
 }
@@ -453,6 +468,17 @@ static bool build(CcTraining *t, const CcGraph *g, bool *whole) {
     return !again;
 }
 
+/* The recorded nodes that a backward may run again, when the trace may be gone. */
+static CcTrace *make_part(const CcTraining *t) {
+    bool *node = cc_mem_get((size_t)t->trace->graph->node.n + 1);
+    for (int i = 0; i < t->stage.n; i++)
+        for (int k = 0; k < t->stage.at[i].cut->node.n; k++)
+            node[t->graph->node.at[t->stage.at[i].cut->node.at[k]].origin] = true;
+    CcTrace *part = cc_trace_part(t->trace, node);
+    free(node);
+    return part;
+}
+
 CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
     if (!s->trace->needs_grad || !cc_autograd_ready() || !cc_formulas_ask()) return NULL;
     CcTraining *t = cc_mem_get(sizeof *t);
@@ -461,6 +487,8 @@ CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
                       .open = true,
                       .trace = s->trace,
                       .root = s->root,
+                      .n_gv = s->trace->guards.g.n,
+                      .n_symbol = s->trace->symbol.n,
                       .options = s->options,
                       .id = s->id,
                       .verify = s->verify};
@@ -475,6 +503,8 @@ CcTraining *cc_training_new(const CcSegment *s, const CcGraph *g) {
         return NULL;
     }
     find_drops(t);
+    find_moved(t);
+    t->part = make_part(t);
     return t;
 }
 
@@ -484,6 +514,11 @@ void cc_training_free(CcTraining *t) {
     t->trace = NULL;
     t->root = NULL;
     cc_training_release(t);
+}
+
+/* A node of autograd's graph is a holder that the garbage collector does not see: what it uses stays alive. */
+int cc_training_traverse(const CcTraining *t, visitproc visit, void *arg) {
+    return t->refs > 1 ? 0 : cc_trace_visit(t->part, visit, arg);
 }
 
 /* ------------------------------------------------------------------ a call */
@@ -535,8 +570,50 @@ void cc_training_rest(Run *run, bool twice) {
 
 static bool is_resting(CcTraining *t) { return t->resting > 0 && t->resting-- > 0; }
 
+/* The memory of an input. */
+typedef struct Extent {
+    uintptr_t first, end;
+    bool moved;
+} Extent;
+
+static int by_address(const void *a, const void *b) {
+    const Extent *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Lists the inputs' memory. -> how many have some */
+static int find_memory(const CcTraining *t, const CcSegmentHost *h, Extent *out) {
+    int n = 0;
+    for (int i = 0; i < h->trace->input.n; i++) {
+        const int value = h->trace->input_value.at[i];
+        void *first;
+        const int64_t bytes = cc_undo_bytes(h->x->value[value], &first);
+        if (bytes <= 0) continue;
+        out[n++] = (Extent){(uintptr_t)first, (uintptr_t)first + (uintptr_t)bytes, t->moved[value]};
+    }
+    return n;
+}
+
+/* Stages write running statistics at any time, as only the batch norm reads them (grad/batch.c). Whether another input
+ * of this call shares their memory. */
+static bool is_shared(const CcTraining *t, const CcSegmentHost *h) {
+    if (t->moved == NULL) return false;
+    Extent *at = cc_mem_get(sizeof *at * ((size_t)h->trace->input.n + 1));
+    const int n = find_memory(t, h, at);
+    uintptr_t end = 0, moved = 0; /* of the extents so far */
+    bool shared = false;
+    qsort(at, (size_t)n, sizeof *at, by_address);
+    for (int i = 0; i < n && !shared; i++) {
+        shared = at[i].first < (at[i].moved ? end : moved);
+        end = CC_MAX(end, at[i].end);
+        if (at[i].moved) moved = CC_MAX(moved, at[i].end);
+    }
+    free(at);
+    return shared;
+}
+
 int cc_training_run(CcTraining *t, CcSegmentHost *outer) {
-    if (is_hooked(t) || is_resting(t)) return CC_TRAINING_NOT;
+    if (is_hooked(t) || is_resting(t) || is_shared(t, outer)) return CC_TRAINING_NOT;
     /* the graph has more values than the trace: draws */
     const int n_trace = outer->x->n_value, n = t->graph->val.n;
     PyObject **trace = outer->x->value, **value = cc_mem_get(sizeof *value * ((size_t)n + 1));

@@ -296,6 +296,8 @@ static inline bool cc_trace_symbolic(const CcTrace *t) { return t->resized.n + t
 void cc_trace_free(CcTrace *t);
 void cc_trace_forget(CcTrace *t); /* drops `kept` */
 int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg);
+/* A copy of these nodes [node of the graph] alone, with what makes their operands; it may outlive the trace. */
+CC_NEW CcTrace *cc_trace_part(const CcTrace *t, const bool *node);
 
 /* ---- sites: instructions at which a recording of this root must break ---- */
 typedef struct CcSites {
