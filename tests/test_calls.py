@@ -57,6 +57,12 @@ LIBRARY.define("double(Tensor x) -> Tensor")
 LIBRARY.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
 LIBRARY.define("positive(Tensor x) -> Tensor")
 LIBRARY.impl("positive", lambda x: x[x > 0].clone(), "CompositeExplicitAutograd")
+LIBRARY.define("doubled_and_sum(Tensor x) -> (Tensor, int)")
+LIBRARY.impl("doubled_and_sum", lambda x: (x * 2, int(x.sum())), "CompositeExplicitAutograd")
+LIBRARY.define("doubled_or_none(Tensor x) -> Tensor?")
+LIBRARY.impl("doubled_or_none", lambda x: x * 2 if x.sum() > 1 else None, "CompositeExplicitAutograd")
+LIBRARY.define("more_or_none(Tensor x) -> (Tensor, Tensor?)")
+LIBRARY.impl("more_or_none", lambda x: (x + 1, x * 2 if x.sum() > 1 else None), "CompositeExplicitAutograd")
 LIBRARY.define("raise_to_(Tensor(a!) x, float k) -> ()")
 LIBRARY.impl("raise_to_", lambda x, k: [x.clamp_(min=k), None][1], "CompositeExplicitAutograd")
 
@@ -182,6 +188,29 @@ def test_custom_op_whose_shape_depends_on_data():
     for values in ([1.0, 2, 3], [1.0, 5, 3], [-1.0, 2, 3], [-1.0, -2, -3], [4.0, 2, 3]):
         x = torch.tensor(values)
         torch.testing.assert_close(compiled(x), f(x))
+
+
+def number_and_tensor(x):
+    y, n = torch.ops.ccompile_tests.doubled_and_sum(x)
+    return y + 1, n
+
+
+def maybe_tensor(x):
+    y = torch.ops.ccompile_tests.doubled_or_none(x)
+    return x if y is None else y + 1
+
+
+def maybe_among_tensors(x):
+    y, z = torch.ops.ccompile_tests.more_or_none.default(x)
+    return y if z is None else z + 1
+
+
+@pytest.mark.parametrize("f", [number_and_tensor, maybe_tensor, maybe_among_tensors])
+def test_custom_op_whose_results_data_decides(f):
+    compiled = ccompile.compile(f)
+    for values in ([0.0, 1], [0.0, 1], [2.0, 3], [2.0, 4], [1.0, 0]):
+        x = torch.tensor(values)
+        assert str(compiled(x)) == str(f(x))
 
 
 def test_custom_function():

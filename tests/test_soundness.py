@@ -905,6 +905,29 @@ def unused_index():
     return f
 
 
+def masked(i):
+    return T(2, 3, seed=i), torch.full((2, 3), i in (2, 4)), T(4)
+
+
+@case(raises=True, make_args=masked, calls=5)
+def unused_masked_scatter():
+    def f(x, mask, source):
+        x.masked_scatter(mask, source)
+        return x + 1
+
+    return f
+
+
+@case(raises=True, make_args=masked, calls=5)
+def unused_masked_scatter_in_place():
+    def f(x, mask, source):
+        y = x * 2
+        y.masked_scatter_(mask, source)
+        return x + 1
+
+    return f
+
+
 @case(raises=True, make_args=lambda i: (T(3, 4, seed=i), torch.tensor([0, 1 if i != 0 else 9])), calls=5)
 def first_raises():
     def f(x, i):
@@ -1825,7 +1848,24 @@ SIZED_BY_A_TENSOR = {  # torch's C code reads t, a 0-dim tensor of an int, where
     "permute": lambda x, t: x.permute(t, 1 - t, 2) * 2,
     "squeeze": lambda x, t: x[:1].unsqueeze(2).squeeze([t * 2]) * 2,
     "where": lambda x, t: torch.where(condition=x[0, 0] > t)[0] * 2,
+    "an item of one element": lambda x, t: x.sum([2, t.view(1)]) * 2,
+    "an item behind random numbers": lambda x, t: torch.rand(2).sum() * 0 + x.sum([2, t.view(1)]) * 2,
+    "interpolate": lambda x, t: torch.nn.functional.interpolate(x, size=t + 1) * 2,
+    "interpolate to a count": lambda x, t: torch.nn.functional.interpolate(x, size=[(x[0, 0] > t).sum()], mode="linear") * 2,
+    "sparse": lambda x, t: torch.cat([(x[0] * (x[0] > 9 * t)).to_sparse_csr().values() * 2, sparse_values(x[0] * (x[0] > 9 * t))]),
+    "blocks": lambda x, t: (x[0, :, :4] * (x[0, :, :4] > 9 * t)).to_sparse_bsr((1, 1)).values() * 2,
+    "a copy that may be none": lambda x, t: contiguous_and_written((x[0, :1] > t).nonzero()),
 }
+
+
+def sparse_values(x):
+    return (x.to_sparse() * x.to_sparse()).coalesce().values() * 2
+
+
+def contiguous_and_written(x):
+    y = x.contiguous()
+    y.add_(1)
+    return x * 2
 
 
 @pytest.mark.parametrize("name", SIZED_BY_A_TENSOR)

@@ -330,11 +330,13 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     return torch_operands(rec, act, c, takes_data(t));
 }
 
-static bool is_integer(PyObject *o) {
+static bool is_integer(PyObject *o, bool listed) /* in a list, torch takes any tensor of one element */
+{
     if (!cc_tens_is(o)) return false;
     CcTensor t;
     cc_tens_read(o, false, &t);
-    return t.type.ndim == 0 && cc_dtype_info((CcDtype)t.type.dtype)->kind != 'f';
+    return (t.type.ndim == 0 || (listed && t.type.ndim > 0 && cc_type_numel(&t.type) == 1)) &&
+           cc_dtype_info((CcDtype)t.type.dtype)->kind != 'f';
 }
 
 /* Is there a tensor, behind the first operand, that torch may read as a size or a dim, if the op has no binding? x.sum(t),
@@ -342,10 +344,10 @@ static bool is_integer(PyObject *o) {
 static bool may_give_sizes(const CcCalled *c) {
     for (int i = 1; i < c->n; i++) {
         PyObject *o = c->in[i];
-        if (is_integer(o)) return true;
+        if (is_integer(o, false)) return true;
         if (!PyTuple_Check(o) && !PyList_Check(o)) continue;
         for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(o); k++)
-            if (is_integer(PySequence_Fast_GET_ITEM(o, k))) return true;
+            if (is_integer(PySequence_Fast_GET_ITEM(o, k), true)) return true;
     }
     return false;
 }

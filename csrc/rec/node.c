@@ -224,10 +224,17 @@ static bool takes_unsized(CcRec *rec, const Operands *operands) {
     return false;
 }
 
+/* Data may decide sizes of a tensor that no guard describes: how many elements a sparse one has, which its values() show. */
+static void set_value(CcRec *rec, PyObject *o, int value) {
+    cc_value_set(rec, o, CC_O_VALUE, value);
+    if (cc_tens_is(o) && !cc_tens_matchable(&rec->trace->graph->val.at[value].type))
+        cc_map_put(&rec->unsized, (const void *)(intptr_t)(value + 1), 1);
+}
+
 static void set_item(CcRec *rec, PyObject *item, int value) {
     const struct CcWritten born = {.value = value, .version = cc_tens_version(item)};
     if (born.version > 0 && born.version != CC_TENS_NO_VERSION) cc_vec_push(&rec->trace->born, born);
-    cc_value_set(rec, item, CC_O_VALUE, value);
+    set_value(rec, item, value);
 }
 
 static bool set_results(CcRec *rec, PyObject *result, const CcNode *n, bool sequence) {
@@ -238,7 +245,7 @@ static bool set_results(CcRec *rec, PyObject *result, const CcNode *n, bool sequ
         const bool asks =
             cc_op_info((CcOpId)n->op)->kind == CC_K_RNN || (cc_tens_plain(result) && !cc_mode_device_now());
         if (asks) set_item(rec, result, out0);
-        else cc_value_set(rec, result, CC_O_VALUE, out0);
+        else set_value(rec, result, out0);
         rec->lazy = rec->lazy || PyUnicode_CheckExact(result);
         return true;
     }
@@ -247,7 +254,7 @@ static bool set_results(CcRec *rec, PyObject *result, const CcNode *n, bool sequ
         if (cc_tens_is(item)) {
             if (!known(rec, item)) set_item(rec, item, out0 + i);
             else cc_vec_push(&rec->trace->gave, ((struct CcGave){.item = out0 + i, .value = graph_value(rec, item)}));
-        } else if (!cc_value_const(item)) {
+        } else if (item != Py_None) { /* no guard covers a number */
             return false;
         }
     }
@@ -537,8 +544,6 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
     n->checkpoint = rec->checkpoint;
     n->function = spec->function != NULL ? cc_functions_add(t->graph, spec->function) : 0;
     t->ops++;
-    for (int i = 0; unsized && i < made->n; i++)
-        cc_map_put(&rec->unsized, (const void *)(intptr_t)(n->out0 + i + 1), 1);
     for (int i = 0; symbols && !unsized && i < made->n; i++) /* a loss has no sizes */
         if (made->types[i].ndim != 0 || cc_sym_squeezes(spec)) cc_sym_mark(rec, n->out0 + i);
     if (symbols) note_sizes(rec, spec, action, made->out);
@@ -557,6 +562,8 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     if (!count) made.n = result_types(rec, spec, result, made.types, MAX_RESULTS, &made.sequence);
     if (made.n < 0) return cc_rec_poison(rec, act, CC_R_UNKNOWN_VALUE, spec->name);
     if (made.n == 0 && spec->flags == 0) { /* returned a known object: an alias under metadata guards */
+        if (result != NULL && cc_node_unsized(rec, result) && cc_sym_by_layout(spec)) /* no guard reads its strides */
+            return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
         cc_sym_same(rec, act, spec, result);
         return CC_OK;
     }

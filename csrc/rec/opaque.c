@@ -54,19 +54,37 @@ static bool lacks_out(PyObject *op, PyObject *kwnames) {
     return lacks;
 }
 
-/* Whether an op, or any overload of a packet that the call may choose, writes to an operand; true if unknown. */
-static bool op_writes(PyObject *op, PyObject *kwnames) {
-    if (cc_known_is(op, CC_KNOWN_OP_OVERLOAD)) return overload_writes(op);
+/* Does the overload declare a result that may be None? */
+static bool overload_omits(PyObject *op) {
+    PyObject *schema = PyObject_GetAttrString(op, "_schema");
+    PyObject *all = schema != NULL ? PyObject_GetAttrString(schema, "returns") : NULL;
+    bool omits = all == NULL || !PyList_Check(all);
+    for (Py_ssize_t i = 0; !omits && i < PyList_GET_SIZE(all); i++) {
+        PyObject *type = PyObject_GetAttrString(PyList_GET_ITEM(all, i), "type");
+        PyObject *kind = type != NULL ? PyObject_CallMethod(type, "kind", NULL) : NULL;
+        omits = kind == NULL || !PyUnicode_Check(kind) || PyUnicode_CompareWithASCIIString(kind, "OptionalType") == 0;
+        Py_XDECREF(type);
+        Py_XDECREF(kind);
+    }
+    Py_XDECREF(schema);
+    Py_XDECREF(all);
+    cc_raised_clear();
+    return omits;
+}
+
+/* Whether this holds for an op, or for any overload of a packet that the call may choose; true if unknown. */
+static bool any_overload(PyObject *op, PyObject *kwnames, bool (*holds)(PyObject *overload)) {
+    if (cc_known_is(op, CC_KNOWN_OP_OVERLOAD)) return holds(op);
     PyObject *names = PyObject_CallMethod(op, "overloads", NULL);
-    bool writes = names == NULL || !PyList_Check(names);
-    for (Py_ssize_t i = 0; !writes && i < PyList_GET_SIZE(names); i++) {
+    bool any = names == NULL || !PyList_Check(names);
+    for (Py_ssize_t i = 0; !any && i < PyList_GET_SIZE(names); i++) {
         PyObject *one = PyObject_GetAttr(op, PyList_GET_ITEM(names, i));
-        writes = one == NULL || (overload_writes(one) && !lacks_out(one, kwnames));
+        any = one == NULL || (holds(one) && !lacks_out(one, kwnames));
         Py_XDECREF(one);
     }
     Py_XDECREF(names);
     cc_raised_clear();
-    return writes;
+    return any;
 }
 
 bool cc_opaque_checkable(PyObject *result) {
@@ -98,7 +116,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     cc_guard_add_check(&rec->trace->guards, source, CC_CHK_IDENT, f, -1);
     cc_vec_push(&rec->keep, Py_NewRef(f));
     const bool paused = cc_hook_pause(act->obs, true); /* both run Python code of torch */
-    const bool writes = op_writes(f, kwnames);
+    const bool writes = any_overload(f, kwnames, overload_writes), omits = any_overload(f, kwnames, overload_omits);
     PyObject *text = PyObject_Str(f);
     if (text == NULL) cc_raised_clear();
     cc_hook_pause(act->obs, paused);
@@ -107,8 +125,9 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
     const CcKernel kernel = cc_kernel_of(rec, name);
     cc_hook_pause(act->obs, paused_again);
     /* The kernel could observe pending effects, which run after the graph, or raise into a handler of recorded code. */
-    if (kernel == CC_KERNEL_PYTHON && (cc_node_pending(rec) || cc_node_catches(rec))) {
-        const CcGo go = cc_rec_break(rec, act, CC_R_ORDER, name);
+    const bool order = kernel == CC_KERNEL_PYTHON && (cc_node_pending(rec) || cc_node_catches(rec));
+    if (order || omits) { /* no guard covers whether a result is None */
+        const CcGo go = cc_rec_break(rec, act, omits ? CC_R_UNKNOWN_VALUE : CC_R_ORDER, name);
         Py_XDECREF(text);
         return go;
     }

@@ -175,7 +175,7 @@ static bool is_repeated(const Param *p) { return p->kind >= '1' && p->kind <= '3
 static double as_double(const CcOperand *c) { return c->kind == CC_IN_FLOAT ? c->f : (double)c->i; }
 
 static bool is_default(const Param *p, PyObject *o) {
-    if (p->any_default) return true;
+    if (p->any_default) return !cc_torch_within(o, 0); /* an op reads no tensor that is not its operand */
     if (p->text) {
         const char *s = PyUnicode_Check(o) ? PyUnicode_AsUTF8(o) : NULL;
         return s && (int)strlen(s) == p->text && strncmp(s, p->string, (size_t)p->text) == 0;

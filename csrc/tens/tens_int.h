@@ -31,6 +31,9 @@ CC_MUST int cc_bind_init(void);
  * NULL. */
 const void *cc_torch_key(PyObject *callable, PyObject **self);
 
+/* It is a tensor, or a tuple or list that contains one. depth: 0 for the argument itself. */
+bool cc_torch_within(PyObject *o, int depth);
+
 PyTypeObject *cc_tens_base_type(void); /* torch._C.TensorBase */
 
 /* tens.c: at::Tensor handles of the stable shim. cc_tens_handle creates a tensor of this type; NULL: no shim, or it

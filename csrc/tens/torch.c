@@ -175,21 +175,21 @@ static bool mask_index(PyObject *o, int depth) {
     return is_mask(o);
 }
 
-static bool has_tensor(PyObject *o, int depth) {
+bool cc_torch_within(PyObject *o, int depth) {
     if (depth < 3 && (PyTuple_Check(o) || PyList_Check(o)))
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-            if (has_tensor(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
+            if (cc_torch_within(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
     return cc_tens_is(o);
 }
 
 static bool shaped_by_tensor(PyObject *const *args, Py_ssize_t n, PyObject *kwnames, int position) {
     for (Py_ssize_t i = CC_MAX(position, 0); i < n; i++)
-        if (has_tensor(args[i], 0)) return true;
+        if (cc_torch_within(args[i], 0)) return true;
     for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
         if (PyUnicode_CompareWithASCIIString(name, "input") && PyUnicode_CompareWithASCIIString(name, "out") &&
             PyUnicode_CompareWithASCIIString(name, "prepend") && /* arguments of diff: data, not sizes */
-            PyUnicode_CompareWithASCIIString(name, "append") && has_tensor(args[n + i], 0))
+            PyUnicode_CompareWithASCIIString(name, "append") && cc_torch_within(args[n + i], 0))
             return true;
     }
     return false;
