@@ -56,7 +56,7 @@ def once(fn):
 def logit_eps(x, eps):
     """eps and 1 - eps are of x's dtype."""
     low = torch.tensor(eps, dtype=x.dtype if x.dtype.is_floating_point else torch.float32)
-    return once(torch.logit)(x.clamp(low, 1 - low))
+    return torch.logit(x.clamp(low, 1 - low))
 
 
 def loss(fn, *kinds, round=lambda fn: fn, **options):
@@ -144,7 +144,7 @@ ROWS = {
     "entr": [(torch.special.entr, "p")],
     "acosh": [(torch.acosh, "p")],
     "atanh": [(torch.atanh, "u")],
-    "logit": [(once(torch.logit), "u")],
+    "logit": [(torch.logit, "u")],
     "logit_eps": [(logit_eps, ("u", 1e-3))],
     "hardshrink": [(F.hardshrink, "t"), (F.hardshrink, ("t", 0.3))],
     "softshrink": [(F.softshrink, "t"), (F.softshrink, ("t", 0.3))],
@@ -161,8 +161,8 @@ ROWS = {
     "leaky_by": [(once(torch._prelu_kernel), "tt")],
     "mse_loss": [loss(F.mse_loss, "t", "t")],
     "l1_loss": [loss(F.l1_loss, "t", "t", round=once)],
-    "smooth_l1_loss": [loss(F.smooth_l1_loss, "t", "t", round=once, beta=0.7)],
-    "huber_loss": [loss(F.huber_loss, "t", "t", round=once, delta=1.3)],
+    "smooth_l1_loss": [loss(F.smooth_l1_loss, "t", "t", beta=0.7)],
+    "huber_loss": [loss(F.huber_loss, "t", "t", delta=1.3)],
     "soft_margin_loss": [loss(F.soft_margin_loss, "u", "u")],
     "bce_logits": [loss(F.binary_cross_entropy_with_logits, "u", "u"), loss(F.binary_cross_entropy_with_logits, "u", "u", weight="u")],
     "bce_logits_by": [loss(F.binary_cross_entropy_with_logits, "u", "u", weight="u", pos_weight="u")],

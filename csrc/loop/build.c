@@ -441,9 +441,12 @@ static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) 
     if (lit == CC_LIT_bits)
         return kind_of(dt) == 'f' ? cc_build_refuse(b, "bits of a float") : cc_build_int(b, dt, bits);
     if (kind_of(dt) == 'f') {
-        const double v[CC_LIT_COUNT] = {[CC_LIT_inf] = INFINITY,           [CC_LIT_top] = INFINITY,
-                                        [CC_LIT_bottom] = -INFINITY,       [CC_LIT_nan] = NAN,
-                                        [CC_LIT_huge] = MAX[dt],           [CC_LIT_lowest] = -MAX[dt],
+        const double v[CC_LIT_COUNT] = {[CC_LIT_inf] = INFINITY,
+                                        [CC_LIT_top] = INFINITY,
+                                        [CC_LIT_bottom] = -INFINITY,
+                                        [CC_LIT_nan] = NAN,
+                                        [CC_LIT_huge] = MAX[dt],
+                                        [CC_LIT_lowest] = -MAX[dt],
                                         [CC_LIT_epsilon] = compute == CC_DT_F64 ? 0x1p-52 : 0x1p-23};
         return cc_build_float(b, compute, v[lit]);
     }
