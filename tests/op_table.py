@@ -313,6 +313,11 @@ row("FM:logit S:logit", *unary("u"), lambda m: A(m.t(67)), lambda m: A(m.t(67), 
 row("FM:hypot", *binary(numbers=False), **NEAR)
 row("FM:xlogy S:xlogy", *binary("t", "p"), *number_first("p"), **NEAR)
 each("FM:logaddexp FM:logaddexp2", *binary(numbers=False), **CANCELS)
+# Steps between which eager rounds to half precision.
+each("FM:xlogy S:xlog1py", lambda m: A(m.x(9, 40), m.x(9, 40).abs() + 0.5), dtypes=(bf16,), ulp=0)
+row("S:entr", lambda m: A(m.x(9, 40).abs()), dtypes=(bf16,), ulp=0)
+row("FM:logit", lambda m: A(m.x(9, 40).sigmoid()), lambda m: A(m.x(9, 40).sigmoid(), 1e-2), dtypes=(bf16,), ulp=0)
+row("FM:pow", *(lambda m, n=n: A(m.x(9, 40), n) for n in (3, -2, -1, 2)), dtypes=(f16, bf16), ulp=0)
 each("FM:nextafter FM:fmin FM:fmax FM:heaviside FM:ldexp", *binary(numbers=False), **NEAR)
 row("FM:copysign", *binary(), lambda m: A(m.t(67), -0.0))
 each("FM:gcd FM:lcm", *binary(numbers=False), dtypes=INTS)
@@ -500,6 +505,10 @@ row("F:instance_norm", lambda m: A(m.x(3, 5, 9), m.x(5), m.x(5), None, None, Tru
 row("P:instance_norm", lambda m: A(m.x(3, 5, 4, 2)), lambda m: A(cl(m.x(3, 5, 4, 2)), weight=m.x(5), bias=m.x(5)), lambda m: A(m.x(3, 5, 9), weight=m.x(5), eps=0.1), lambda m: A(m.x(5, 9)), lambda m: A(m.x(3, 5, 1)), lambda m: A(m.x(3, 5, 9), m.x(5), m.x(5).abs(), m.x(5), m.x(5), True), dtypes=FLOATS, ulp=32, norm=True)
 row("P:local_response_norm", lambda m: A(m.x(2, 5, 4), 3), dtypes=FLOATS[:2], ulp=16, norm=True)
 row("P:normalize", lambda m: A(m.x(4, 9)), lambda m: A(m.x(4, 9), 1, 0), dtypes=FLOATS, ulp=8, norm=True)
+row("F:cosine_similarity", lambda m: A(m.x(40, 64), m.x(40, 64), -1), lambda m: A(m.x(40, 64), m.x(40, 64), 0), dtypes=(f16, bf16), ulp=0)
+row("FM:nanmean FM:logsumexp", lambda m: A(m.x(40, 33), -1), lambda m: A(m.x(40, 33), 0), dtypes=(f16, bf16), ulp=0)
+row("FM:log_softmax", lambda m: A(m.x(40, 33), -1), lambda m: A(m.x(40, 33), 0), dtypes=(f16, bf16), ulp=0)
+row("F:rms_norm", lambda m: A(m.x(9, 64), (64,)), lambda m: A(m.x(9, 64) / 100, (64,), m.x(64)), dtypes=(f16, bf16), ulp=0)
 row("P:cosine_similarity", lambda m: A(m.x(4, 9), m.x(4, 9)), lambda m: A(m.x(4, 9), m.x(9), 1), dtypes=FLOATS[:2], ulp=16, norm=True)
 
 # ---- views -----------------------------------------------------------------------------------------------------------------
@@ -823,6 +832,11 @@ row("P:gaussian_nll_loss", lambda m: A(m.x(4, 9), m.x(4, 9), m.x(4, 9).abs()), d
 each("P:soft_margin_loss P:mse_loss P:kl_div P:binary_cross_entropy_with_logits", lambda m: A(m.x(4, 99) * 16, m.x(4, 99).sigmoid(), reduction="none"), dtypes=(f16, bf16), ulp=0)
 row("P:binary_cross_entropy_with_logits", lambda m: A(m.x(4, 99) * 16, m.x(4, 99).sigmoid(), m.x(99), pos_weight=m.x(99).abs(), reduction="none"), dtypes=(f16, bf16), ulp=0)
 row("P:kl_div", lambda m: A(m.x(4, 99), m.x(4, 99), reduction="none", log_target=True), dtypes=(f16, bf16), ulp=0)
+each("P:smooth_l1_loss P:huber_loss", *reductions(lambda m: A(m.x(4, 99), m.x(4, 99))), dtypes=(f16, bf16), ulp=0)
+row("P:smooth_l1_loss", lambda m: A(m.x(4, 99), m.x(4, 99), beta=0.7, reduction="none"), dtypes=(f16, bf16), ulp=0)
+row("P:huber_loss", lambda m: A(m.x(4, 99), m.x(4, 99), delta=0.7, reduction="none"), dtypes=(f16, bf16), ulp=0)
+row("P:margin_ranking_loss", lambda m: A(m.x(4, 99), m.x(4, 99), PM(m, 4, 99), 0.1, reduction="none"), dtypes=(f16, bf16), ulp=0)
+row("P:cross_entropy", lambda m: A(m.x(40, 30), m.idx(30, 40), reduction="none"), lambda m: A(m.x(4, 30, 9), m.idx(30, 4, 9), reduction="none"), lambda m: A(m.x(9, 30), m.x(9, 30).softmax(-1), reduction="none"), dtypes=(f16, bf16), ulp=0)
 row("P:multilabel_soft_margin_loss", lambda m: A(m.x(4, 9), m.mask(4, 9).to(m.dtype)), dtypes=FLOATS[:2], **SUMS)
 row("P:multi_margin_loss", lambda m: A(m.x(4, 9), m.idx(9, 4)), dtypes=FLOATS[:2], **SUMS)
 

@@ -318,7 +318,7 @@ ROWS = {
     **unary(*"gelu silu softplus hardsigmoid hardswish elu leaky_relu hardtanh floor ceil round trunc isnan".split()),
     **unary("logical_not", "nan_to_num"),
     **unary(*"asin acos atan sinh cosh erfc asinh acosh atanh sinc frac isposinf isneginf signbit isinf".split()),
-    **unary(*"mish hardshrink softshrink selu celu logsigmoid softsign tanhshrink relu6".split()),
+    **unary(*"mish hardshrink softshrink selu celu logsigmoid relu6".split()),
     "threshold": (one(0.1, 2.0), F.threshold),
     **{
         name: (several(2), getattr(torch.special if name == "xlog1py" else torch, name))

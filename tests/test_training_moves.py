@@ -204,6 +204,44 @@ def test_nothing(name):
     compare(chained(EMPTY[name]), lambda x: x.float(), 1e-4, 1e-5)
 
 
+OVERLAPPING = {  # x and a slice of it; other dims of x reach the same memory
+    "row of windows": (lambda x: x[0].unfold(0, 4, 1), lambda x: x[0, :2]),
+    "row of windows, a new dim": (lambda x: x[0].unfold(0, 4, 1), lambda x: x[0, :, None]),
+    "every other element of windows": (lambda x: x.flatten().as_strided((4, 4), (2, 1)), lambda x: x[:1, ::2]),
+    "every other of copies": (lambda x: x.expand(4, 4, 6), lambda x: x[::2]),
+    "some of copies": (lambda x: x.expand(4, 4, 6), lambda x: x[1:3, 1:]),
+    "columns of copies": (lambda x: x.expand(4, 4, 6), lambda x: x[:, 1:3, ::2]),
+    "one of copies": (lambda x: x.expand(4, 4, 6), lambda x: x[2]),
+    "windows of some": (lambda x: x[0].unfold(0, 4, 1), lambda x: x[1:]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_a_slice_of_what_overlaps_itself(name):
+    """Strides don't show which dims a slice takes."""
+    make, op = OVERLAPPING[name]
+    compare(lambda x: (op(x) * 2).sin().exp(), make, 1e-9, 1e-10)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_second_backward(name):
+    """Raises where eager's does: where it has saved a tensor, if only for its sizes."""
+    f = lambda x: (OPS[name](x + 1) + 1).sum()  # noqa: E731
+    fn = ccompile.compile(f, isolate_recompiles=True)
+    for i in range(3):
+        raised = []
+        for g in (fn, f):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(i)).requires_grad_()
+            y = g(x)
+            torch.autograd.grad(y, x)
+            try:
+                torch.autograd.grad(y, x)
+                raised.append("no")
+            except RuntimeError as error:
+                raised.append("second time" in str(error))
+        assert raised[0] == raised[1]
+
+
 REFUSED = {
     "gather": lambda x, i: x.gather(1, i),
     "index_select": lambda x, i: x.index_select(1, i[0]),

@@ -184,17 +184,29 @@ static int padded(Adjoint *a, int g, const CcType *x, const int64_t *before) {
     return cc_adjoint_in(a, CC_OP_pad, &out, in, n);
 }
 
+/* A step along a dim of stride 0 is not seen in strides. */
 static bool is_range(const CcType *x, const CcType *y) {
     if (x->ndim != y->ndim) return false;
-    for (int d = 0; d < x->ndim; d++)
+    for (int d = 0; d < x->ndim; d++) {
         if (y->size[d] > x->size[d] || (y->size[d] > 1 && y->stride[d] != x->stride[d])) return false;
+        if (x->stride[d] == 0 && y->size[d] > 1 && y->size[d] < x->size[d]) return false;
+    }
     return true;
+}
+
+/* Does no element share memory with one at another place of the dims that don't repeat? Then the strides of a slice
+ * show which elements it takes. */
+static bool places_differ(const CcType *x) {
+    CcType one = *x;
+    for (int d = 0; d < one.ndim; d++)
+        if (one.stride[d] == 0) one.size[d] = 1;
+    return cc_into_non_overlapping(&one);
 }
 
 static bool slice(Adjoint *a, const CcNode *n, int x) {
     const CcType t = *type_of(a, x);
     int64_t before[CC_MAX_DIMS] = {0};
-    if (cc_type_numel(&t) == 0 || cc_type_numel(type_of(a, n->out0)) == 0) return false;
+    if (cc_type_numel(&t) == 0 || cc_type_numel(type_of(a, n->out0)) == 0 || !places_differ(&t)) return false;
     if (!is_range(&t, type_of(a, n->out0))) return cc_moves_slice(a, n, x);
     for (int i = 1; i + 1 < n->n_in; i += 2) {
         const int d = cc_graph_dim(&t, cc_graph_operand(a->g, n, i));
@@ -643,10 +655,19 @@ bool cc_rules_take(const CcGraph *g, int node) {
     return takes;
 }
 
-/* Ops for which eager saves a tensor that no derivative here reads: a factor that is a number, or x for its sizes. */
+/* Ops whose nodes a second backward of eager can't pass, although no derivative here reads a tensor of theirs: eager
+ * saves a factor that is a number, or x for its sizes; pad_circular writes to slices. */
 static bool saves_unread(const CcGraph *g, const CcNode *n) {
-    if (n->op == CC_OP_avg_pool || n->op == CC_OP_adaptive_avg_pool) return true;
-    return (n->op == CC_OP_mul || n->op == CC_OP_div) && cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE;
+    switch (n->op) {
+    case CC_OP_avg_pool:
+    case CC_OP_adaptive_avg_pool:
+    case CC_OP_pad_reflect:
+    case CC_OP_pad_replicate:
+    case CC_OP_pad_circular: return true;
+    case CC_OP_mul:
+    case CC_OP_div: return cc_graph_operand(g, n, 1)->kind != CC_IN_VALUE;
+    default: return false;
+    }
 }
 
 /* A value that is a view or a copy, made inside of the node, of one below `to`: that one. */

@@ -244,12 +244,10 @@ static int operand_node(CcBuild *b, const CcOperand *o, CcDtype dt, bool round_f
 int cc_build_operand(CcBuild *b, const CcOperand *o, CcDtype dt) { return operand_node(b, o, dt, false, false); }
 
 static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) {
-    static const struct {
-        double huge, epsilon;
-    } MAX[CC_DT_COUNT] = {[CC_DT_F32] = {0x1.fffffep127, 0x1p-23},
-                          [CC_DT_F64] = {0x1.fffffffffffffp1023, 0x1p-52},
-                          [CC_DT_BF16] = {0x1.fep127, 0x1p-7},
-                          [CC_DT_F16] = {65504, 0x1p-10}};
+    static const double MAX[CC_DT_COUNT] = {[CC_DT_F32] = 0x1.fffffep127,
+                                            [CC_DT_F64] = 0x1.fffffffffffffp1023,
+                                            [CC_DT_BF16] = 0x1.fep127,
+                                            [CC_DT_F16] = 65504};
     const CcDtype compute = cc_term_compute(dt);
     const int bits = cc_dtype_info(dt)->size * 8;
     if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return cc_build_place(b, counted_dims(b, lit));
@@ -260,10 +258,13 @@ static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) 
     if (lit == CC_LIT_bits)
         return kind_of(dt) == 'f' ? cc_build_refuse(b, "bits of a float") : cc_term_int(b, dt, bits);
     if (kind_of(dt) == 'f') {
-        const double v[CC_LIT_COUNT] = {[CC_LIT_inf] = INFINITY,           [CC_LIT_top] = INFINITY,
-                                        [CC_LIT_bottom] = -INFINITY,       [CC_LIT_nan] = NAN,
-                                        [CC_LIT_huge] = MAX[dt].huge,      [CC_LIT_lowest] = -MAX[dt].huge,
-                                        [CC_LIT_epsilon] = MAX[dt].epsilon};
+        const double v[CC_LIT_COUNT] = {[CC_LIT_inf] = INFINITY,
+                                        [CC_LIT_top] = INFINITY,
+                                        [CC_LIT_bottom] = -INFINITY,
+                                        [CC_LIT_nan] = NAN,
+                                        [CC_LIT_huge] = MAX[dt],
+                                        [CC_LIT_lowest] = -MAX[dt],
+                                        [CC_LIT_epsilon] = compute == CC_DT_F64 ? 0x1p-52 : 0x1p-23};
         return cc_term_float(b, compute, v[lit]);
     }
     const int64_t top = dt == CC_DT_BOOL     ? 1

@@ -221,11 +221,7 @@ static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, Cc
         cc_err_set(err, CC_E_UNSUPPORTED, "attention that the fused kernel can't do");
         return NULL;
     }
-    for (int i = Q; i <= MASK; i++) {
-        if (a->value[i] < 0) continue;
-        a->at[i] = g->val.at[a->value[i]].offset;
-        a->value[i] = cc_graph_base(g, a->value[i]);
-    }
+    for (int i = Q; i <= MASK; i++) a->at[i] = cc_prim_base(g, &a->value[i]);
     a->out_at = cc_prim_base(g, &a->out);
     return a;
 }
@@ -234,10 +230,8 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcAttention *a = work;
     const char *at[4] = {NULL};
     for (int i = Q; i <= MASK; i++) {
-        if (a->value[i] < 0) continue;
-        at[i] = host->data(host->ctx, a->value[i]);
-        if (!at[i]) return cc_err_set(err, CC_E_HOST, "no data of value %d", a->value[i]);
-        at[i] += a->at[i];
+        at[i] = cc_prim_data(host, a->value[i], a->at[i]);
+        if (!at[i] && a->value[i] >= 0) return cc_err_set(err, CC_E_HOST, "no data of value %d", a->value[i]);
     }
     char *out = host->make(host->ctx, a->out);
     if (!out) return cc_err_set(err, CC_E_HOST, "no memory for value %d", a->out);
