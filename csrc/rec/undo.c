@@ -125,8 +125,8 @@ bool cc_undo_is_norm(int op) { return op == CC_OP_batch_norm_train || op == CC_O
 
 bool cc_undo_moves(const CcGraph *g, const CcNode *n, int moved[2]) {
     CcIn_batch_norm_train in;
-    if (n->flags != CC_N_WRITES || !cc_undo_is_norm(n->op) ||
-        !cc_operands_read(g, n, CC_OP_batch_norm_train, &in) || !is_saveable(g, in.mean) || !is_saveable(g, in.var))
+    if (n->flags != CC_N_WRITES || !cc_undo_is_norm(n->op) || !cc_operands_read(g, n, CC_OP_batch_norm_train, &in) ||
+        !is_saveable(g, in.mean) || !is_saveable(g, in.var))
         return false;
     moved[0] = in.mean.value;
     moved[1] = in.var.value;
