@@ -330,8 +330,8 @@ static CcGo torch_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c,
     return torch_operands(rec, act, c, takes_data(t));
 }
 
-static bool is_integer(PyObject *o, bool listed) /* in a list, torch takes any tensor of one element */
-{
+/* An item of a list may have dims: torch takes any tensor of one element there. */
+static bool is_integer(PyObject *o, bool listed) {
     if (!cc_tens_is(o)) return false;
     CcTensor t;
     cc_tens_read(o, false, &t);
