@@ -224,7 +224,7 @@ static bool takes_unsized(CcRec *rec, const Operands *operands) {
     return false;
 }
 
-/* Data may decide sizes of a tensor that no guard describes: how many elements a sparse one has, which its values() show. */
+/* Data may decide the size of a tensor that no guard describes: values() of a sparse one. */
 static void set_value(CcRec *rec, PyObject *o, int value) {
     cc_value_set(rec, o, CC_O_VALUE, value);
     if (cc_tens_is(o) && !cc_tens_matchable(&rec->trace->graph->val.at[value].type))
