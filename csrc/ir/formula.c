@@ -123,8 +123,17 @@ static bool takes_number(const CcGraph *g, const CcNode *n) {
     return any;
 }
 
+/* Whether the op has a derivative with a later formula; most have not. */
+static bool varies(CcOpId op) {
+    static bool known, any[CC_OP_ROWS];
+    for (int row = 1; !known && row < CC_OP_ROWS; row++)
+        if (cc_op_is_later((CcOpId)row)) any[cc_op_base((CcOpId)row)] = true;
+    known = true;
+    return any[op];
+}
+
 CcOpId cc_formula_grad(const CcGraph *g, const CcNode *n, int operand) {
-    for (CcFormula f = 0; f < CC_FORMULA_COUNT; f++) {
+    for (CcFormula f = 0; f < CC_FORMULA_COUNT && varies((CcOpId)n->op); f++) {
         const CcOpId later = cc_op_grad_later((CcOpId)n->op, operand, f);
         if (later == CC_OP_host || takes_number(g, n) != (FORMULA[f].n_number > 0)) continue;
         if (answer[f] == NEITHER) return CC_OP_host;

@@ -65,6 +65,7 @@ static CcOpId derivative(CcOpId op, int operand, int later) {
     return CC_OP_host;
 }
 
+bool cc_op_is_later(CcOpId row) { return LATER[row] != 0; }
 CcOpId cc_op_grad(CcOpId op, int operand) { return derivative(op, operand, 0); }
 CcOpId cc_op_grad_later(CcOpId op, int operand, CcFormula f) { return derivative(op, operand, 1 + (int)f); }
 
