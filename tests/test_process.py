@@ -184,6 +184,74 @@ def test_the_process_is_ended_only_where_the_impossible_has_happened():
     assert copies == [], "cc_mem_text copies a text, and never gives NULL"
 
 
+# ------------------------------------------------------------------ calls that other code makes at any point
+
+
+COLLECTS = """
+import gc
+errors, active, ran = [], False, 0
+def calls(function, want):
+    global active, ran
+    if active:
+        active, ran = False, ran + 1
+        try:
+            assert torch.equal(function(torch.zeros(2)), want)
+        except BaseException as e:
+            errors.append(repr(e))
+        active = True
+def often(f, x, n):
+    global active
+    call, want = compile(f), f(x)
+    for _ in range(4):
+        call(x)
+    gc.set_threshold(1, 1, 1)
+    active = True
+    for i in range(n):
+        kept = [(i,)] * (i % 7)
+        try:
+            assert torch.equal(call(x), want)
+        except BaseException as e:
+            errors.append(repr(e))
+    active = False
+    gc.set_threshold(700, 10, 10)
+    print(errors[:1], ran > 0)
+"""
+
+
+def test_a_collection_calls_the_function_whose_frame_is_made():
+    """While the values of the frame are made, which takes memory for cells and tuples."""
+    survives(COLLECTS + """
+def f(x):
+    k = x.shape[0]
+    pair = [(x,), (k,)]
+    g = lambda: k + len(pair)
+    y = x + 1
+    print(end="")
+    return y * g()
+gc.callbacks.append(lambda phase, info: phase == "start" and calls(f, torch.full((2,), 4.)))
+often(f, torch.ones(2), 3000)
+""")
+
+
+def test_a_collection_calls_the_function_whose_frame_is_awaited():
+    """While CPython makes the call's arguments, by a function of its own and as the callback itself."""
+    survives(COLLECTS + """
+def h(x, *, k=3, last=24, **more):
+    y = x + k
+    print(end="")
+    return y * 2 + last
+def direct(phase, info=None):
+    if info is not None:
+        return
+    y = phase + 1
+    print(end="")
+    return y * 2
+gc.callbacks.append(lambda phase, info: phase == "start" and calls(h, torch.full((2,), 30.)))
+gc.callbacks.append(direct)
+often(lambda x: h(x + 1, k=7) + direct(x), torch.ones(2), 3000)
+""")
+
+
 # ------------------------------------------------------------------ audit hooks
 
 

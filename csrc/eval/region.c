@@ -322,7 +322,7 @@ static void publish(Region *g) {
 
 static CcGo on_enter(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
-    if (g->filled < g->n_level && g->level[g->filled].func == act->func) { /* a frame that cc_act_call_rebuilt made */
+    if (act->rebuilt) {
         if (g->root_act == NULL) g->root_act = act;
         fill(&g->level[g->filled++], act);
         if (g->filled < g->n_level) return CC_DESCEND;

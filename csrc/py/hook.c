@@ -19,6 +19,7 @@ typedef struct Region {
 
 static _Thread_local Region *innermost;
 static _Thread_local PyFunctionObject *expected; /* the function whose frame cc_act_call_rebuilt waits for */
+static _Thread_local bool collects;              /* the collector was enabled when the wait began */
 /* lowest usable address of this thread's C stack; 0: not determined yet, 1: unknown */
 static _Thread_local uintptr_t stack_low;
 static _Thread_local size_t stack_size; /* 0: unknown */
@@ -105,15 +106,28 @@ static bool runnable(PyThreadState *ts, void *frame, PyCodeObject *co) {
            !cc_frame_traced(ts, co);
 }
 
-/* Whether the region observes the frame. It always observes the one that cc_act_call_rebuilt waits for. */
 static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwing) {
-    PyFunctionObject *func = cc_frame_func(frame);
-    if (expected && func == expected && !throwing) {
-        expected = NULL;
-        return true;
-    }
-    if (region->paused || region->obs->dead || (PyObject *)func == noop) return false;
+    if (region->paused || region->obs->dead || (PyObject *)cc_frame_func(frame) == noop) return false;
     return (!throwing || cc_frame_in_generator(frame)) && runnable(ts, frame, cc_frame_code(frame));
+}
+
+/* Until the frame arrives, no other code may run, as it could call the same function: CPython 3.11 collects garbage
+ * when it allocates the call's arguments, and calls callbacks and finalisers. */
+static void expect(PyFunctionObject *func) {
+    collects = PyGC_Disable();
+    expected = func;
+}
+
+static void stop_expecting(void) {
+    if (!expected) return;
+    expected = NULL;
+    if (collects) PyGC_Enable();
+}
+
+static bool arrives(void *frame, bool throwing) {
+    const bool is = expected && !throwing && cc_frame_func(frame) == expected;
+    if (is) stop_expecting();
+    return is;
 }
 
 /* The result with which a dead observer replaces the call; NULL: it does not. */
@@ -134,13 +148,13 @@ PyObject *cc_hook_run_unrecorded(PyThreadState *ts, void *frame, int throwing) {
 static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     Region *region = innermost;
     if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
-    if (!throwing && !has_room(cc_frame_func(frame) == expected ? STACK_LEAST : STACK_RESERVE))
-        return run_by_cpython(region, ts, frame);
-    PyObject *answer = replacement_result(region, ts, frame, throwing);
+    const bool rebuilt = arrives(frame, throwing);
+    if (!throwing && !has_room(rebuilt ? STACK_LEAST : STACK_RESERVE)) return run_by_cpython(region, ts, frame);
+    PyObject *answer = rebuilt ? NULL : replacement_result(region, ts, frame, throwing);
     if (answer) return answer;
-    if (!listens(region, ts, frame, throwing)) return cc_hook_run_unrecorded(ts, frame, throwing);
+    if (!rebuilt && !listens(region, ts, frame, throwing)) return cc_hook_run_unrecorded(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
-    if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
+    if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing, rebuilt);
     if (!throwing) cc_raised_clear(); /* no memory for our tables, which CPython does not need */
     return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
@@ -334,9 +348,9 @@ PyObject *cc_act_call_rebuilt(PyFunctionObject *func) {
         return NULL;
     }
     bool paused = cc_hook_pause(region->obs, false);
-    expected = func;
+    expect(func);
     PyObject *result = cc_hook_call_with_nones(func);
-    expected = NULL; /* in case the call failed before it created a frame */
+    stop_expecting(); /* in case the call failed before it created a frame */
     cc_hook_pause(region->obs, paused);
     return result;
 }

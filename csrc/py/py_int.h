@@ -223,8 +223,8 @@ typedef struct CcRun {
 } CcRun;
 
 /* Runs a frame for an observer. `top` is the region's innermost act; `throwing`: throw() or close() resumes a generator
- * with the exception that is set. */
-PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing);
+ * with the exception that is set; `rebuilt`: cc_act_call_rebuilt made the frame. */
+PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing, bool rebuilt);
 
 /* Calls before(): CC_DO_PERFORM, CC_DO_NEXT (the observer has set event->result), RAISED, HAND or BREAK. */
 CcDo cc_run_before(CcRun *r, CcEvent *ev);
