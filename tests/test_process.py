@@ -252,6 +252,23 @@ often(lambda x: h(x + 1, k=7) + direct(x), torch.ones(2), 3000)
 """)
 
 
+def test_the_first_call_is_made_while_the_interpreter_shuts_down():
+    survives("""
+@compile
+def f(x):
+    y = x * 2 + 1
+    print(end="")
+    return y.relu().sum()
+class Last:
+    def __init__(self):
+        self.f, self.x = f, torch.ones(5)
+    def __del__(self):
+        for _ in range(3):
+            print(self.f(self.x).item(), flush=True)
+last = Last()
+""")
+
+
 # ------------------------------------------------------------------ audit hooks
 
 

@@ -348,7 +348,8 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
     for (int i = 0; i < root->entry.n; i++) {
         CcEntry *e = root->entry.at[i];
         if (e->n_args != n || e->segment->broken || !same_names(e->kwnames, kwnames)) continue;
-        if (e->segment->trace->end != CC_END_RETURN && cc_hook_traced()) continue; /* see call_traced */
+        if (e->segment->trace->end != CC_END_RETURN && (cc_hook_traced() || cc_hook_refusal() != NULL))
+            continue; /* see call_traced */
         int failed = MODE_DIFFERS;
         if (cc_mode_same(&e->segment->trace->mode, mode)) {
             CcRan ran = CC_RAN;
@@ -484,6 +485,11 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
             PyExc_RuntimeError, "%s would have to be compiled, but the stance is 'fail_on_recompile'. %s%s",
             cc_root_name(root), root->last_failure != NULL ? "What differs: " : "Nothing is compiled yet",
             root->last_failure != NULL ? root->last_failure : "");
+    }
+    const char *refused = cc_hook_refusal();
+    if (refused != NULL) {
+        cc_log_add(CC_LOG_EAGER, "%s: %s", cc_root_name(root), refused);
+        return call_eagerly(root, own, own_nargsf, kwnames);
     }
     int victim;
     const bool full = is_full(root, &victim);

@@ -314,6 +314,8 @@ bool cc_hook_profiled(void) {
     return cc_frame_traced(ts, NULL) && cc_frame_profiled(ts);
 }
 
+const char *cc_hook_refusal(void) { return cc_frame_finalizing() ? "the interpreter shuts down" : NULL; }
+
 int cc_hook_armed(void) { return n_armed; }
 
 void cc_hook_levels(int *python, int *c) { cc_frame_levels(PyThreadState_Get(), python, c); }

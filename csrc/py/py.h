@@ -328,6 +328,8 @@ bool cc_hook_traced(void);
 /* Only profilers are (sys.setprofile, cProfile, torch.profiler with stacks): they measure compiled code as it is. Tracers,
  * debuggers and coverage want every line. */
 bool cc_hook_profiled(void);
+/* Why no region may begin now: the interpreter shuts down, so imports fail. NULL: one may. */
+const char *cc_hook_refusal(void);
 /* Number of armed regions in this interpreter, for tests of balance. */
 int cc_hook_armed(void);
 /* Recursion levels that this thread has left: Python calls, and C calls where CPython counts them (else 0). For

@@ -155,6 +155,7 @@ CC_MUST int cc_frame_poll(PyThreadState *ts);
 void cc_frame_grant(PyThreadState *ts, int units);
 int cc_frame_grant_wanted(void); /* how many a region should get on an 8 MiB stack */
 
+bool cc_frame_finalizing(void); /* the interpreter shuts down */
 void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index);
 CC_MUST int cc_frame_set_extra(PyCodeObject *co, Py_ssize_t index, void *data);
 Py_ssize_t cc_frame_extra_index(freefunc release);
