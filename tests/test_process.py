@@ -269,6 +269,77 @@ last = Last()
 """)
 
 
+# ------------------------------------------------------------------ forks while another thread records
+
+
+FORKS = """
+import os, threading
+torch.set_num_threads(1)
+def fork(work):
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    print(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_the_child_of_a_fork_keeps_no_hook():
+    """Recursion of pure Python takes no C stack."""
+    survives(FORKS + """
+sys.setrecursionlimit(1000000)
+def deep(n):
+    return 0 if n == 0 else 1 + deep(n - 1)
+started, a = [], torch.ones(600, 600)
+@compile
+def slow(x):
+    started.append(1)
+    for _ in range(60):
+        x = x @ a
+    return x
+thread = threading.Thread(target=slow, args=(a,))
+thread.start()
+while not started:
+    pass
+fork(lambda: deep(60000) == 60000)
+thread.join()
+""")
+
+
+def test_the_child_of_a_fork_compiles_what_another_thread_was_recording():
+    survives(FORKS + """
+gate, entered = threading.Event(), threading.Event()
+@compile
+def f(x):
+    x = x * 2
+    entered.set()
+    gate.wait()
+    return x + 1
+thread = threading.Thread(target=f, args=(torch.ones(3),))
+thread.start()
+entered.wait()
+def hits(n):
+    gate.set()
+    x = torch.ones(3)
+    for _ in range(n):
+        assert f(x).tolist() == [3.0, 3.0, 3.0]
+    return EAGER or f.metrics()["hits"] > 0
+def child():
+    if not hits(6):
+        return False
+    if not EAGER:
+        ccompile.reset()
+        assert f.metrics()["entries"] == 0
+    return hits(6)
+fork(child)
+gate.set()
+thread.join()
+""")
+
+
 # ------------------------------------------------------------------ audit hooks
 
 

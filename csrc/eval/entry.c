@@ -148,6 +148,14 @@ void cc_root_free(CcRoot *root) {
     Py_CLEAR(root->name);
 }
 
+static _Thread_local int calls_here; /* calls that this thread is in; other code may end them in any order (greenlets) */
+
+void cc_root_forked(CcRoot *root) {
+    root->running = CC_MIN(root->running, calls_here);
+    root->pace.open = false;
+    if (!cc_region_is_here(root->recorder)) root->recorder = NULL;
+}
+
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg) {
     Py_VISIT(root->func);
     Py_VISIT(root->handed);
@@ -534,8 +542,10 @@ static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, P
         in = all;
     }
     root->running++;
+    calls_here++;
     PyObject *r = call_compiled(root, in, n_own + (self != NULL), kwnames, &mode, args, nargsf);
     root->ended++;
+    calls_here--;
     if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
     if (all != small) PyMem_Free(all);
     return r;

@@ -61,6 +61,12 @@ bool cc_eval_recording(void) {
     return current != NULL && (cc_rec_active(current->rec) || current->obs.dead || !cc_hook_paused(&current->obs));
 }
 
+bool cc_region_is_here(const void *region) {
+    const Region *g = current;
+    while (g != NULL && g != region) g = g->outer;
+    return g != NULL;
+}
+
 bool cc_eval_deep(void) { return current != NULL && current->depth >= MOST_NESTED; }
 
 /* If is_compiling() has returned true in a call, it does so until the end of the call, even if CPython continues the

@@ -232,12 +232,16 @@ static void listen(Region *region) {
     else if (now != evaluate) _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
 }
 
+/* Reinstalls the function that ours has replaced. */
+static void withdraw(void) {
+    PyInterpreterState *interp = PyInterpreterState_Main();
+    if (_PyInterpreterState_GetEvalFrameFunc(interp) != evaluate) return;
+    _PyInterpreterState_SetEvalFrameFunc(interp, displaced ? displaced : _PyEval_EvalFrameDefault);
+    displaced = NULL;
+}
+
 static void unlisten(void) {
-    PyInterpreterState *interp = PyInterpreterState_Get();
-    if (--n_listening == 0 && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
-        _PyInterpreterState_SetEvalFrameFunc(interp, displaced ? displaced : _PyEval_EvalFrameDefault);
-        displaced = NULL;
-    }
+    if (--n_listening == 0) withdraw();
 }
 
 static int raise_foreign_hook(_PyFrameEvalFunction now) {
@@ -281,6 +285,15 @@ void cc_hook_disarm(CcObserver *obs) {
     n_armed--;
     if (!region->paused) unlisten();
     PyMem_Free(region);
+}
+
+void cc_hook_forked(void) {
+    n_armed = n_listening = 0;
+    for (const Region *region = innermost; region; region = region->outer) {
+        n_armed++;
+        n_listening += !region->paused;
+    }
+    if (n_listening == 0) withdraw();
 }
 
 CcObserver *cc_hook_current(void) { return innermost ? innermost->obs : NULL; }

@@ -330,6 +330,8 @@ bool cc_hook_traced(void);
 bool cc_hook_profiled(void);
 /* Why no region may begin now: the interpreter shuts down, so imports fail. NULL: one may. */
 const char *cc_hook_refusal(void);
+/* In the child of a fork, which has no thread but the one that called fork: the other threads' regions are gone. */
+void cc_hook_forked(void);
 /* Number of armed regions in this interpreter, for tests of balance. */
 int cc_hook_armed(void);
 /* Recursion levels that this thread has left: Python calls, and C calls where CPython counts them (else 0). For
