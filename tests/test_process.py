@@ -169,6 +169,43 @@ if not EAGER:  # where there is room, calls are compiled
 """)
 
 
+def test_threads_recurse_while_another_one_records():
+    """A frame of any thread takes C stack while some region listens: those of threads that lack it are left to CPython."""
+    survives("""
+import threading
+torch.set_num_threads(1)
+sys.setrecursionlimit(100000)
+def deep(n):
+    return 0 if n == 0 else 1 + deep(n - 1)
+@ccompile.disable
+def brk():
+    pass
+def work(n, rounds):
+    while not ended:
+        assert deep(n) == n
+        rounds.append(1)
+for size, n in ((256 << 10, 900), (0, 60000)):
+    threading.stack_size(size)
+    rounds, ended = [], False
+    thread = threading.Thread(target=work, args=(n, rounds))
+    thread.start()
+    for i in range(40):
+        @compile
+        def f(x):
+            for k in range(150):
+                x = x * 0.5 + k
+            brk()
+            return x + i
+        for _ in range(3):
+            y = f(torch.ones(3))
+        print(y.tolist())
+        assert y.tolist() == f(torch.ones(3)).tolist()
+    ended = True
+    thread.join()
+    print(len(rounds) > 0)
+""")
+
+
 # ------------------------------------------------------------------ no memory (tests/test_no_memory.py tries it)
 
 

@@ -2,8 +2,9 @@
  *
  * A region lasts from cc_hook_arm to cc_hook_disarm on one thread; each thread has a list of them, innermost first. The
  * process-wide function is installed only while some region listens, so that code outside of regions, and code that
- * runs during a pause, keeps CPython's full speed and recursion limits. The GIL protects all state except the
- * thread-local list. */
+ * runs during a pause, keeps CPython's full speed and recursion limits: unless another thread's region listens, as
+ * that thread's frames then pass through our function, and take C stack. If a thread runs out of it, all
+ * regions give way (run_by_cpython). The GIL protects all state except the thread-local list. */
 #include "py_int.h"
 
 #include <pthread.h>
@@ -11,6 +12,7 @@
 
 typedef struct Region {
     struct Region *outer;
+    struct Region *next; /* of all threads */
     CcObserver *obs;
     CcAct *top;  /* innermost act of this region */
     int granted; /* C calls added to the thread's limit (3.12) */
@@ -19,11 +21,17 @@ typedef struct Region {
 
 static _Thread_local Region *innermost;
 static _Thread_local PyFunctionObject *expected; /* the function whose frame cc_act_call_rebuilt waits for */
-static _Thread_local bool collects;              /* the collector was enabled when the wait began */
+/* when that wait began: whether the collector was enabled, and the evaluation function */
+static _Thread_local bool collects;
+static _Thread_local _PyFrameEvalFunction found;
 /* lowest usable address of this thread's C stack; 0: not determined yet, 1: unknown */
 static _Thread_local uintptr_t stack_low;
 static _Thread_local size_t stack_size; /* 0: unknown */
+static Region *all;
 static int n_armed, n_listening;
+/* frames that CPython runs because their thread lacks C stack: nothing listens meanwhile */
+static int n_cramped;
+static _Thread_local int n_cramped_here;
 static CcHookIdle guest_idle; /* cc_hook_set_guest */
 static const char *guest_module;
 static _PyFrameEvalFunction displaced; /* the guest's function while ours replaces it */
@@ -81,19 +89,46 @@ static int grant_for_stack(void) {
 
 /* ------------------------------------------------------------------ the evaluation function */
 
+static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing);
+
+static _PyFrameEvalFunction swap_function(_PyFrameEvalFunction by) {
+    PyInterpreterState *interp = PyInterpreterState_Main();
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (now != by) _PyInterpreterState_SetEvalFrameFunc(interp, by);
+    return now;
+}
+
+/* Reinstalls the function that ours has replaced. */
+static void withdraw(void) {
+    if (_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Main()) != evaluate) return;
+    swap_function(displaced ? displaced : _PyEval_EvalFrameDefault);
+    displaced = NULL;
+}
+
 /* Leaves a frame that we have no stack for to CPython, which needs less: while no hook is installed, its
- * Python-to-Python calls take no C stack. */
-static PyObject *run_by_cpython(Region *region, PyThreadState *ts, void *frame) {
-    if (!has_room(STACK_LEAST)) {
-        raise_no_stack();
-        cc_frame_finish(ts, frame);
-        return NULL;
-    }
-    if (!region->paused) region->obs->dead = true;
-    const bool paused = cc_hook_pause(region->obs, true);
+ * Python-to-Python calls take no C stack. So all threads' regions cease to listen, and none begins to, until the frame
+ * ends. */
+static PyObject *run_by_cpython(PyThreadState *ts, void *frame) {
+    for (Region *region = all; region; region = region->next)
+        if (!region->paused) region->obs->dead = true;
+    withdraw();
+    n_cramped++, n_cramped_here++;
     PyObject *value = _PyEval_EvalFrameDefault(ts, frame, 0);
-    cc_hook_pause(region->obs, paused);
+    n_cramped--, n_cramped_here--;
     return value;
+}
+
+static PyObject *refuse(PyThreadState *ts, void *frame) {
+    raise_no_stack();
+    cc_frame_finish(ts, frame);
+    return NULL;
+}
+
+/* Frames of a thread without regions. Half of a small stack may be in use before regions of other threads give way. */
+static PyObject *run_outside(PyThreadState *ts, void *frame, int throwing) {
+    if (throwing || has_room(stack_size / 2 < STACK_RESERVE ? stack_size / 2 : STACK_RESERVE))
+        return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    return run_by_cpython(ts, frame);
 }
 
 /* Whether the evaluator can run the frame: a function or plain generator with fast locals, whose globals and builtins
@@ -115,12 +150,14 @@ static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwin
  * when it allocates the call's arguments, and calls callbacks and finalisers. */
 static void expect(PyFunctionObject *func) {
     collects = PyGC_Disable();
+    found = swap_function(evaluate); /* ours may have given way */
     expected = func;
 }
 
 static void stop_expecting(void) {
     if (!expected) return;
     expected = NULL;
+    swap_function(found);
     if (collects) PyGC_Enable();
 }
 
@@ -147,9 +184,10 @@ PyObject *cc_hook_run_unrecorded(PyThreadState *ts, void *frame, int throwing) {
 
 static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     Region *region = innermost;
-    if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    if (!region) return run_outside(ts, frame, throwing);
     const bool rebuilt = arrives(frame, throwing);
-    if (!throwing && !has_room(rebuilt ? STACK_LEAST : STACK_RESERVE)) return run_by_cpython(region, ts, frame);
+    if (!throwing && !has_room(STACK_LEAST)) return refuse(ts, frame);
+    if (!throwing && !rebuilt && !has_room(STACK_RESERVE)) return run_by_cpython(ts, frame);
     PyObject *answer = rebuilt ? NULL : replacement_result(region, ts, frame, throwing);
     if (answer) return answer;
     if (!rebuilt && !listens(region, ts, frame, throwing)) return cc_hook_run_unrecorded(ts, frame, throwing);
@@ -224,20 +262,15 @@ bool cc_hook_occupied(void) {
 }
 
 static void listen(Region *region) {
-    PyInterpreterState *interp = PyInterpreterState_Get();
-    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
     n_listening++;
+    if (n_cramped > 0) {
+        region->obs->dead = true;
+        return;
+    }
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
     if (displaceable(now)) displaced = now;
     if (foreign(now)) region->obs->dead = true; /* another hook has replaced ours: leave the frames to it */
-    else if (now != evaluate) _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
-}
-
-/* Reinstalls the function that ours has replaced. */
-static void withdraw(void) {
-    PyInterpreterState *interp = PyInterpreterState_Main();
-    if (_PyInterpreterState_GetEvalFrameFunc(interp) != evaluate) return;
-    _PyInterpreterState_SetEvalFrameFunc(interp, displaced ? displaced : _PyEval_EvalFrameDefault);
-    displaced = NULL;
+    else swap_function(evaluate);
 }
 
 static void unlisten(void) {
@@ -272,6 +305,8 @@ int cc_hook_arm(CcObserver *obs) {
     if (!innermost) region->granted = grant_for_stack();
     cc_frame_grant(PyThreadState_Get(), region->granted);
     innermost = region;
+    region->next = all;
+    all = region;
     n_armed++;
     listen(region);
     return 0;
@@ -281,6 +316,9 @@ void cc_hook_disarm(CcObserver *obs) {
     Region *region = innermost;
     if (!region || region->obs != obs) Py_FatalError("ccompile: cc_hook_disarm does not match cc_hook_arm");
     innermost = region->outer;
+    Region **link = &all;
+    while (*link != region) link = &(*link)->next;
+    *link = region->next;
     cc_frame_grant(PyThreadState_Get(), -region->granted);
     n_armed--;
     if (!region->paused) unlisten();
@@ -288,8 +326,11 @@ void cc_hook_disarm(CcObserver *obs) {
 }
 
 void cc_hook_forked(void) {
+    all = innermost;
     n_armed = n_listening = 0;
-    for (const Region *region = innermost; region; region = region->outer) {
+    n_cramped = n_cramped_here;
+    for (Region *region = innermost; region; region = region->outer) {
+        region->next = region->outer;
         n_armed++;
         n_listening += !region->paused;
     }
