@@ -169,6 +169,43 @@ if not EAGER:  # where there is room, calls are compiled
 """)
 
 
+def test_threads_recurse_while_another_one_records():
+    """A frame of any thread takes C stack while some region listens: those of threads that lack it are left to CPython."""
+    survives("""
+import threading
+torch.set_num_threads(1)
+sys.setrecursionlimit(100000)
+def deep(n):
+    return 0 if n == 0 else 1 + deep(n - 1)
+@ccompile.disable
+def brk():
+    pass
+def work(n, rounds):
+    while not ended:
+        assert deep(n) == n
+        rounds.append(1)
+for size, n in ((256 << 10, 900), (0, 60000)):
+    threading.stack_size(size)
+    rounds, ended = [], False
+    thread = threading.Thread(target=work, args=(n, rounds))
+    thread.start()
+    for i in range(40):
+        @compile
+        def f(x):
+            for k in range(150):
+                x = x * 0.5 + k
+            brk()
+            return x + i
+        for _ in range(3):
+            y = f(torch.ones(3))
+        print(y.tolist())
+        assert y.tolist() == f(torch.ones(3)).tolist()
+    ended = True
+    thread.join()
+    print(len(rounds) > 0)
+""")
+
+
 # ------------------------------------------------------------------ no memory (tests/test_no_memory.py tries it)
 
 
@@ -182,6 +219,162 @@ def test_the_process_is_ended_only_where_the_impossible_has_happened():
     assert {path: n for path, n in count.items() if n} == ABORTS
     copies = [str(p.relative_to(ROOT / "csrc")) for p in (ROOT / "csrc").glob("*/*.c") if re.search(r"\bstrn?dup\(", p.read_text())]
     assert copies == [], "cc_mem_text copies a text, and never gives NULL"
+
+
+# ------------------------------------------------------------------ calls that other code makes at any point
+
+
+COLLECTS = """
+import gc
+errors, active, ran = [], False, 0
+def calls(function, want):
+    global active, ran
+    if active:
+        active, ran = False, ran + 1
+        try:
+            assert torch.equal(function(torch.zeros(2)), want)
+        except BaseException as e:
+            errors.append(repr(e))
+        active = True
+def often(f, x, n):
+    global active
+    call, want = compile(f), f(x)
+    for _ in range(4):
+        call(x)
+    gc.set_threshold(1, 1, 1)
+    active = True
+    for i in range(n):
+        kept = [(i,)] * (i % 7)
+        try:
+            assert torch.equal(call(x), want)
+        except BaseException as e:
+            errors.append(repr(e))
+    active = False
+    gc.set_threshold(700, 10, 10)
+    print(errors[:1], ran > 0)
+"""
+
+
+def test_a_collection_calls_the_function_whose_frame_is_made():
+    """While the values of the frame are made, which takes memory for cells and tuples."""
+    survives(COLLECTS + """
+def f(x):
+    k = x.shape[0]
+    pair = [(x,), (k,)]
+    g = lambda: k + len(pair)
+    y = x + 1
+    print(end="")
+    return y * g()
+gc.callbacks.append(lambda phase, info: phase == "start" and calls(f, torch.full((2,), 4.)))
+often(f, torch.ones(2), 3000)
+""")
+
+
+def test_a_collection_calls_the_function_whose_frame_is_awaited():
+    """While CPython makes the call's arguments, by a function of its own and as the callback itself."""
+    survives(COLLECTS + """
+def h(x, *, k=3, last=24, **more):
+    y = x + k
+    print(end="")
+    return y * 2 + last
+def direct(phase, info=None):
+    if info is not None:
+        return
+    y = phase + 1
+    print(end="")
+    return y * 2
+gc.callbacks.append(lambda phase, info: phase == "start" and calls(h, torch.full((2,), 30.)))
+gc.callbacks.append(direct)
+often(lambda x: h(x + 1, k=7) + direct(x), torch.ones(2), 3000)
+""")
+
+
+def test_the_first_call_is_made_while_the_interpreter_shuts_down():
+    survives("""
+@compile
+def f(x):
+    y = x * 2 + 1
+    print(end="")
+    return y.relu().sum()
+class Last:
+    def __init__(self):
+        self.f, self.x = f, torch.ones(5)
+    def __del__(self):
+        for _ in range(3):
+            print(self.f(self.x).item(), flush=True)
+last = Last()
+""")
+
+
+# ------------------------------------------------------------------ forks while another thread records
+
+
+FORKS = """
+import os, threading
+torch.set_num_threads(1)
+def fork(work):
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    print(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_the_child_of_a_fork_keeps_no_hook():
+    """Recursion of pure Python takes no C stack."""
+    survives(FORKS + """
+sys.setrecursionlimit(1000000)
+def deep(n):
+    return 0 if n == 0 else 1 + deep(n - 1)
+started, a = [], torch.ones(600, 600)
+@compile
+def slow(x):
+    started.append(1)
+    for _ in range(60):
+        x = x @ a
+    return x
+thread = threading.Thread(target=slow, args=(a,))
+thread.start()
+while not started:
+    pass
+fork(lambda: deep(60000) == 60000)
+thread.join()
+""")
+
+
+def test_the_child_of_a_fork_compiles_what_another_thread_was_recording():
+    survives(FORKS + """
+gate, entered = threading.Event(), threading.Event()
+@compile
+def f(x):
+    x = x * 2
+    entered.set()
+    gate.wait()
+    return x + 1
+thread = threading.Thread(target=f, args=(torch.ones(3),))
+thread.start()
+entered.wait()
+def hits(n):
+    gate.set()
+    x = torch.ones(3)
+    for _ in range(n):
+        assert f(x).tolist() == [3.0, 3.0, 3.0]
+    return EAGER or f.metrics()["hits"] > 0
+def child():
+    if not hits(6):
+        return False
+    if not EAGER:
+        ccompile.reset()
+        assert f.metrics()["entries"] == 0
+    return hits(6)
+fork(child)
+gate.set()
+thread.join()
+""")
 
 
 # ------------------------------------------------------------------ audit hooks

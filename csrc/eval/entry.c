@@ -133,9 +133,15 @@ void cc_root_clear(CcRoot *root) {
     Py_XDECREF(handed);
 }
 
-void cc_root_enter(CcRoot *root) { root->running++; }
+static _Thread_local int calls_here; /* calls that this thread is in; other code may end them in any order (greenlets) */
+
+void cc_root_enter(CcRoot *root) {
+    root->running++;
+    calls_here++;
+}
 
 void cc_root_leave(CcRoot *root) {
+    calls_here--;
     if (--root->running == 0 && root->reset_pending) cc_root_clear(root);
 }
 
@@ -152,6 +158,12 @@ void cc_root_free(CcRoot *root) {
     Py_CLEAR(root->hints.declared);
     Py_CLEAR(root->func);
     Py_CLEAR(root->name);
+}
+
+void cc_root_forked(CcRoot *root) {
+    root->running = CC_MIN(root->running, calls_here);
+    root->pace.open = false;
+    if (!cc_region_is_here(root->recorder)) root->recorder = NULL;
 }
 
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg) {
@@ -354,7 +366,8 @@ static PyObject *try_entries(CcRoot *root, PyObject *const *args, int n, PyObjec
     for (int i = 0; i < root->entry.n; i++) {
         CcEntry *e = root->entry.at[i];
         if (e->n_args != n || e->segment->broken || !same_names(e->kwnames, kwnames)) continue;
-        if (e->segment->trace->end != CC_END_RETURN && cc_hook_traced()) continue; /* see call_traced */
+        if (e->segment->trace->end != CC_END_RETURN && (cc_hook_traced() || cc_hook_refusal() != NULL))
+            continue; /* see call_traced */
         int failed = MODE_DIFFERS;
         if (cc_mode_same(&e->segment->trace->mode, mode)) {
             CcRan ran = CC_RAN;
@@ -490,6 +503,11 @@ static PyObject *call_compiled(CcRoot *root, PyObject *const *args, int n, PyObj
             PyExc_RuntimeError, "%s would have to be compiled, but the stance is 'fail_on_recompile'. %s%s",
             cc_root_name(root), root->last_failure != NULL ? "What differs: " : "Nothing is compiled yet",
             root->last_failure != NULL ? root->last_failure : "");
+    }
+    const char *refused = cc_hook_refusal();
+    if (refused != NULL) {
+        cc_log_add(CC_LOG_EAGER, "%s: %s", cc_root_name(root), refused);
+        return call_eagerly(root, own, own_nargsf, kwnames);
     }
     int victim;
     const bool full = is_full(root, &victim);

@@ -161,6 +161,8 @@ CC_MUST int cc_root_init(CcRoot *root, PyObject *callable, PyObject *name);
 const char *cc_root_name(const CcRoot *root);
 void cc_root_clear(CcRoot *root); /* entries, segments, sites */
 void cc_root_free(CcRoot *root);
+/* In the child of a fork: the calls of other threads are gone. */
+void cc_root_forked(CcRoot *root);
 int cc_root_visit(const CcRoot *root, visitproc visit, void *arg);
 CC_MUST CC_NEW PyObject *cc_root_call(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 CC_MUST CC_NEW PyObject *cc_root_report(CcRoot *root);

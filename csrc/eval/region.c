@@ -61,6 +61,12 @@ bool cc_eval_recording(void) {
     return current != NULL && (cc_rec_active(current->rec) || current->obs.dead || !cc_hook_paused(&current->obs));
 }
 
+bool cc_region_is_here(const void *region) {
+    const Region *g = current;
+    while (g != NULL && g != region) g = g->outer;
+    return g != NULL;
+}
+
 bool cc_eval_deep(void) { return current != NULL && current->depth >= MOST_NESTED; }
 
 /* If is_compiling() has returned true in a call, it does so until the end of the call, even if CPython continues the
@@ -322,7 +328,7 @@ static void publish(Region *g) {
 
 static CcGo on_enter(CcObserver *obs, CcAct *act) {
     Region *g = (Region *)obs;
-    if (g->filled < g->n_level && g->level[g->filled].func == act->func) { /* a frame that cc_act_call_rebuilt made */
+    if (act->rebuilt) {
         if (g->root_act == NULL) g->root_act = act;
         fill(&g->level[g->filled++], act);
         if (g->filled < g->n_level) return CC_DESCEND;

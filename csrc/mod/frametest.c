@@ -132,7 +132,7 @@ static CcGo on_enter(CcObserver *obs, CcAct *act) {
     Test *t = (Test *)obs;
     t->enters++;
     if (t->mode == MODE_PASS) return CC_PASS;
-    if (t->n_saved && act->func == t->saved[t->n_saved - 1].func && act->started) {
+    if (act->rebuilt) {
         restore(t, act);
         return t->n_saved ? CC_DESCEND : CC_PERFORM;
     }

@@ -14,7 +14,7 @@ extern struct PyModuleDef cc_module_def;
 extern PyType_Spec cc_types_compiled, cc_types_disabled;
 /* The callable that a Compiled wraps; NULL: o is not a Compiled. */
 CC_BORROW PyObject *cc_types_unwrap(PyObject *o);
-void cc_types_register(CcModState *state);
+CC_MUST int cc_types_register(CcModState *state);
 void cc_types_reset_all(void);
 CC_MUST CC_NEW PyObject *cc_types_all(void); /* list of all instances of Compiled, newest first */
 extern PyMethodDef cc_api_methods[];

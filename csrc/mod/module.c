@@ -23,8 +23,7 @@ static int module_exec(PyObject *m) {
     cc_eval_error_on_break = PyContextVar_New("error_on_graph_break", Py_False);
     if (cc_eval_error_on_break == NULL || PyModule_AddObjectRef(m, "error_on_graph_break", cc_eval_error_on_break) < 0)
         return -1;
-    cc_types_register(state);
-    return cc_eval_init(state->unsupported);
+    return cc_types_register(state) < 0 ? -1 : cc_eval_init(state->unsupported);
 }
 
 static int module_traverse(PyObject *m, visitproc visit, void *arg) {

@@ -3,6 +3,7 @@
  * callable. */
 #include "mod.h"
 
+#include <pthread.h>
 #include <structmember.h>
 
 typedef struct Compiled {
@@ -38,11 +39,24 @@ PyObject *cc_types_unwrap(PyObject *o) {
     return compiled_type != NULL && Py_IS_TYPE(o, compiled_type) ? ((Compiled *)o)->fn : NULL;
 }
 
-void cc_types_register(CcModState *state) {
+/* Runs in the child of a fork, before any Python code. */
+static void forked(void) {
+    cc_hook_forked();
+    for (Compiled *c = all_compiled; c != NULL; c = c->next) cc_root_forked(&c->root);
+}
+
+int cc_types_register(CcModState *state) {
+    static bool registered;
+    if (!registered && pthread_atfork(NULL, NULL, forked) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    registered = true;
     compiled_type = state->compiled;
     cc_call_set_unwrap(cc_types_unwrap);
     cc_call_special((PyObject *)state->disabled, CC_R_DISABLED);
     cc_call_special(state->graph_break, CC_R_USER);
+    return 0;
 }
 
 /* As functools.wraps, for the attributes that the callable has; one without a name gets `name`. */

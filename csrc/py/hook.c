@@ -2,8 +2,9 @@
  *
  * A region lasts from cc_hook_arm to cc_hook_disarm on one thread; each thread has a list of them, innermost first. The
  * process-wide function is installed only while some region listens, so that code outside of regions, and code that
- * runs during a pause, keeps CPython's full speed and recursion limits. The GIL protects all state except the
- * thread-local list. */
+ * runs during a pause, keeps CPython's full speed and recursion limits: unless another thread's region listens, as
+ * that thread's frames then pass through our function, and take C stack. If a thread runs out of it, all
+ * regions give way (run_by_cpython). The GIL protects all state except the thread-local list. */
 #include "py_int.h"
 
 #include <pthread.h>
@@ -11,6 +12,7 @@
 
 typedef struct Region {
     struct Region *outer;
+    struct Region *next; /* of all threads */
     CcObserver *obs;
     CcAct *top;  /* innermost act of this region */
     int granted; /* C calls added to the thread's limit (3.12) */
@@ -19,10 +21,17 @@ typedef struct Region {
 
 static _Thread_local Region *innermost;
 static _Thread_local PyFunctionObject *expected; /* the function whose frame cc_act_call_rebuilt waits for */
+/* when that wait began: whether the collector was enabled, and the evaluation function */
+static _Thread_local bool collects;
+static _Thread_local _PyFrameEvalFunction found;
 /* lowest usable address of this thread's C stack; 0: not determined yet, 1: unknown */
 static _Thread_local uintptr_t stack_low;
 static _Thread_local size_t stack_size; /* 0: unknown */
+static Region *all;
 static int n_armed, n_listening;
+/* frames that CPython runs because their thread lacks C stack: nothing listens meanwhile */
+static int n_cramped;
+static _Thread_local int n_cramped_here;
 static CcHookIdle guest_idle; /* cc_hook_set_guest */
 static const char *guest_module;
 static _PyFrameEvalFunction displaced; /* the guest's function while ours replaces it */
@@ -80,19 +89,46 @@ static int grant_for_stack(void) {
 
 /* ------------------------------------------------------------------ the evaluation function */
 
+static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing);
+
+static _PyFrameEvalFunction swap_function(_PyFrameEvalFunction by) {
+    PyInterpreterState *interp = PyInterpreterState_Main();
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (now != by) _PyInterpreterState_SetEvalFrameFunc(interp, by);
+    return now;
+}
+
+/* Reinstalls the function that ours has replaced. */
+static void withdraw(void) {
+    if (_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Main()) != evaluate) return;
+    swap_function(displaced ? displaced : _PyEval_EvalFrameDefault);
+    displaced = NULL;
+}
+
 /* Leaves a frame that we have no stack for to CPython, which needs less: while no hook is installed, its
- * Python-to-Python calls take no C stack. */
-static PyObject *run_by_cpython(Region *region, PyThreadState *ts, void *frame) {
-    if (!has_room(STACK_LEAST)) {
-        raise_no_stack();
-        cc_frame_finish(ts, frame);
-        return NULL;
-    }
-    if (!region->paused) region->obs->dead = true;
-    const bool paused = cc_hook_pause(region->obs, true);
+ * Python-to-Python calls take no C stack. So all threads' regions cease to listen, and none begins to, until the frame
+ * ends. */
+static PyObject *run_by_cpython(PyThreadState *ts, void *frame) {
+    for (Region *region = all; region; region = region->next)
+        if (!region->paused) region->obs->dead = true;
+    withdraw();
+    n_cramped++, n_cramped_here++;
     PyObject *value = _PyEval_EvalFrameDefault(ts, frame, 0);
-    cc_hook_pause(region->obs, paused);
+    n_cramped--, n_cramped_here--;
     return value;
+}
+
+static PyObject *refuse(PyThreadState *ts, void *frame) {
+    raise_no_stack();
+    cc_frame_finish(ts, frame);
+    return NULL;
+}
+
+/* Frames of a thread without regions. Half of a small stack may be in use before regions of other threads give way. */
+static PyObject *run_outside(PyThreadState *ts, void *frame, int throwing) {
+    if (throwing || has_room(stack_size / 2 < STACK_RESERVE ? stack_size / 2 : STACK_RESERVE))
+        return _PyEval_EvalFrameDefault(ts, frame, throwing);
+    return run_by_cpython(ts, frame);
 }
 
 /* Whether the evaluator can run the frame: a function or plain generator with fast locals, whose globals and builtins
@@ -105,15 +141,30 @@ static bool runnable(PyThreadState *ts, void *frame, PyCodeObject *co) {
            !cc_frame_traced(ts, co);
 }
 
-/* Whether the region observes the frame. It always observes the one that cc_act_call_rebuilt waits for. */
 static bool listens(Region *region, PyThreadState *ts, void *frame, bool throwing) {
-    PyFunctionObject *func = cc_frame_func(frame);
-    if (expected && func == expected && !throwing) {
-        expected = NULL;
-        return true;
-    }
-    if (region->paused || region->obs->dead || (PyObject *)func == noop) return false;
+    if (region->paused || region->obs->dead || (PyObject *)cc_frame_func(frame) == noop) return false;
     return (!throwing || cc_frame_in_generator(frame)) && runnable(ts, frame, cc_frame_code(frame));
+}
+
+/* Until the frame arrives, no other code may run, as it could call the same function: CPython 3.11 collects garbage
+ * when it allocates the call's arguments, and calls callbacks and finalisers. */
+static void expect(PyFunctionObject *func) {
+    collects = PyGC_Disable();
+    found = swap_function(evaluate); /* ours may have given way */
+    expected = func;
+}
+
+static void stop_expecting(void) {
+    if (!expected) return;
+    expected = NULL;
+    swap_function(found);
+    if (collects) PyGC_Enable();
+}
+
+static bool arrives(void *frame, bool throwing) {
+    const bool is = expected && !throwing && cc_frame_func(frame) == expected;
+    if (is) stop_expecting();
+    return is;
 }
 
 /* The result with which a dead observer replaces the call; NULL: it does not. */
@@ -133,14 +184,15 @@ PyObject *cc_hook_run_unrecorded(PyThreadState *ts, void *frame, int throwing) {
 
 static PyObject *evaluate(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing) {
     Region *region = innermost;
-    if (!region) return _PyEval_EvalFrameDefault(ts, frame, throwing);
-    if (!throwing && !has_room(cc_frame_func(frame) == expected ? STACK_LEAST : STACK_RESERVE))
-        return run_by_cpython(region, ts, frame);
-    PyObject *answer = replacement_result(region, ts, frame, throwing);
+    if (!region) return run_outside(ts, frame, throwing);
+    const bool rebuilt = arrives(frame, throwing);
+    if (!throwing && !has_room(STACK_LEAST)) return refuse(ts, frame);
+    if (!throwing && !rebuilt && !has_room(STACK_RESERVE)) return run_by_cpython(ts, frame);
+    PyObject *answer = rebuilt ? NULL : replacement_result(region, ts, frame, throwing);
     if (answer) return answer;
-    if (!listens(region, ts, frame, throwing)) return cc_hook_run_unrecorded(ts, frame, throwing);
+    if (!rebuilt && !listens(region, ts, frame, throwing)) return cc_hook_run_unrecorded(ts, frame, throwing);
     const CcCode *code = cc_code_get(cc_frame_code(frame));
-    if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing);
+    if (code) return cc_run_frame(region->obs, &region->top, frame, code, throwing, rebuilt);
     if (!throwing) cc_raised_clear(); /* no memory for our tables, which CPython does not need */
     return _PyEval_EvalFrameDefault(ts, frame, throwing);
 }
@@ -210,20 +262,19 @@ bool cc_hook_occupied(void) {
 }
 
 static void listen(Region *region) {
-    PyInterpreterState *interp = PyInterpreterState_Get();
-    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
     n_listening++;
+    if (n_cramped > 0) {
+        region->obs->dead = true;
+        return;
+    }
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
     if (displaceable(now)) displaced = now;
     if (foreign(now)) region->obs->dead = true; /* another hook has replaced ours: leave the frames to it */
-    else if (now != evaluate) _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+    else swap_function(evaluate);
 }
 
 static void unlisten(void) {
-    PyInterpreterState *interp = PyInterpreterState_Get();
-    if (--n_listening == 0 && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
-        _PyInterpreterState_SetEvalFrameFunc(interp, displaced ? displaced : _PyEval_EvalFrameDefault);
-        displaced = NULL;
-    }
+    if (--n_listening == 0) withdraw();
 }
 
 static int raise_foreign_hook(_PyFrameEvalFunction now) {
@@ -254,6 +305,8 @@ int cc_hook_arm(CcObserver *obs) {
     if (!innermost) region->granted = grant_for_stack();
     cc_frame_grant(PyThreadState_Get(), region->granted);
     innermost = region;
+    region->next = all;
+    all = region;
     n_armed++;
     listen(region);
     return 0;
@@ -263,10 +316,25 @@ void cc_hook_disarm(CcObserver *obs) {
     Region *region = innermost;
     if (!region || region->obs != obs) Py_FatalError("ccompile: cc_hook_disarm does not match cc_hook_arm");
     innermost = region->outer;
+    Region **link = &all;
+    while (*link != region) link = &(*link)->next;
+    *link = region->next;
     cc_frame_grant(PyThreadState_Get(), -region->granted);
     n_armed--;
     if (!region->paused) unlisten();
     PyMem_Free(region);
+}
+
+void cc_hook_forked(void) {
+    all = innermost;
+    n_armed = n_listening = 0;
+    n_cramped = n_cramped_here;
+    for (Region *region = innermost; region; region = region->outer) {
+        region->next = region->outer;
+        n_armed++;
+        n_listening += !region->paused;
+    }
+    if (n_listening == 0) withdraw();
 }
 
 CcObserver *cc_hook_current(void) { return innermost ? innermost->obs : NULL; }
@@ -299,6 +367,8 @@ bool cc_hook_profiled(void) {
     PyThreadState *ts = PyThreadState_Get();
     return cc_frame_traced(ts, NULL) && cc_frame_profiled(ts);
 }
+
+const char *cc_hook_refusal(void) { return cc_frame_finalizing() ? "the interpreter shuts down" : NULL; }
 
 int cc_hook_armed(void) { return n_armed; }
 
@@ -334,9 +404,9 @@ PyObject *cc_act_call_rebuilt(PyFunctionObject *func) {
         return NULL;
     }
     bool paused = cc_hook_pause(region->obs, false);
-    expected = func;
+    expect(func);
     PyObject *result = cc_hook_call_with_nones(func);
-    expected = NULL; /* in case the call failed before it created a frame */
+    stop_expecting(); /* in case the call failed before it created a frame */
     cc_hook_pause(region->obs, paused);
     return result;
 }

@@ -161,6 +161,7 @@ struct CcAct {
     bool observed;        /* events are reported; the evaluator sets it after each answer */
     bool generator;       /* a generator's frame, resumed or new */
     bool started;         /* the frame was entered at its first instruction */
+    bool rebuilt;         /* cc_act_call_rebuilt made the frame: enter() fills it */
     bool thrown;          /* an exception was thrown into the frame; enter() finds it on top of the stack */
     const CcEvent *event; /* the event in progress; NULL between events */
     PyObject *retval;     /* CC_RETURN */
@@ -226,8 +227,8 @@ struct CcObserver {
 
 enum { CC_LEAVE_RETURN, CC_LEAVE_RAISE, CC_LEAVE_YIELD, CC_LEAVE_HANDOVER, CC_LEAVE_UNWIND };
 
-/* Calls func with None for each parameter, so that the next frame to be entered is func's: enter() sees act->func ==
- * func, must fill every slot, and answers CC_PERFORM or CC_DESCEND. */
+/* Calls func with None for each parameter, so that the next frame to be entered is this call's: enter() sees
+ * act->rebuilt, must fill every slot, and answers CC_PERFORM or CC_DESCEND. */
 CC_MUST CC_NEW PyObject *cc_act_call_rebuilt(PyFunctionObject *func);
 
 /* ------------------------------------------------------------------ types by identity (known.c) */
@@ -327,6 +328,10 @@ bool cc_hook_traced(void);
 /* Only profilers are (sys.setprofile, cProfile, torch.profiler with stacks): they measure compiled code as it is. Tracers,
  * debuggers and coverage want every line. */
 bool cc_hook_profiled(void);
+/* Why no region may begin now: the interpreter shuts down, so imports fail. NULL: one may. */
+const char *cc_hook_refusal(void);
+/* In the child of a fork, which has no thread but the one that called fork: the other threads' regions are gone. */
+void cc_hook_forked(void);
 /* Number of armed regions in this interpreter, for tests of balance. */
 int cc_hook_armed(void);
 /* Recursion levels that this thread has left: Python calls, and C calls where CPython counts them (else 0). For

@@ -155,6 +155,7 @@ CC_MUST int cc_frame_poll(PyThreadState *ts);
 void cc_frame_grant(PyThreadState *ts, int units);
 int cc_frame_grant_wanted(void); /* how many a region should get on an 8 MiB stack */
 
+bool cc_frame_finalizing(void); /* the interpreter shuts down */
 void *cc_frame_get_extra(PyCodeObject *co, Py_ssize_t index);
 CC_MUST int cc_frame_set_extra(PyCodeObject *co, Py_ssize_t index, void *data);
 Py_ssize_t cc_frame_extra_index(freefunc release);
@@ -223,8 +224,8 @@ typedef struct CcRun {
 } CcRun;
 
 /* Runs a frame for an observer. `top` is the region's innermost act; `throwing`: throw() or close() resumes a generator
- * with the exception that is set. */
-PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing);
+ * with the exception that is set; `rebuilt`: cc_act_call_rebuilt made the frame. */
+PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing, bool rebuilt);
 
 /* Calls before(): CC_DO_PERFORM, CC_DO_NEXT (the observer has set event->result), RAISED, HAND or BREAK. */
 CcDo cc_run_before(CcRun *r, CcEvent *ev);

@@ -425,7 +425,7 @@ static PyObject *run_all_unobserved(CcRun *r, bool throwing) {
     return value;
 }
 
-PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing) {
+PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *code, bool throwing, bool rebuilt) {
     PyThreadState *ts = PyThreadState_Get();
     PyCodeObject *co = code->co;
     int unit = cc_frame_next_unit(frame), pc = first_pc(code, unit, throwing);
@@ -443,6 +443,7 @@ PyObject *cc_run_frame(CcObserver *obs, CcAct **top, void *frame, const CcCode *
                 .pc = pc,
                 .depth = cc_frame_depth(frame),
                 .started = unit == 0,
+                .rebuilt = rebuilt,
                 .generator = cc_frame_in_generator(frame) || (co->co_flags & CO_GENERATOR)},
         .top = top,
         .slot = slot,

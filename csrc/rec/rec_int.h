@@ -516,6 +516,7 @@ bool cc_finalizers_weakref_unknown(CcRec *rec, PyObject *ref);
 bool cc_finalizers_unbuildable(CcRec *rec, CcMap *memo);
 
 /* ---- uncalled.c ---- */
+CC_MUST int cc_uncalled_init(void);
 /* A frame has been entered. CC_PASS_ALL: recorded code has not called it; CC_GIVE_UP: that can't be decided. */
 CcGo cc_uncalled_enter(CcRec *rec, CcAct *act, bool *ends_object); /* ends_object: it is an end that is recorded */
 /* Whether CPython hands what the end of an object raises to sys.unraisablehook. */

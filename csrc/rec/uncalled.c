@@ -19,9 +19,14 @@ static bool words_error(const CcAct *act, const CcEvent *ev) {
     return true;
 }
 
+static PyObject *callbacks; /* the list gc.callbacks, always the same object */
+
+int cc_uncalled_init(void) {
+    if (callbacks == NULL) callbacks = cc_obj_of_module("gc", "callbacks"); /* imports: not while frames are observed */
+    return callbacks != NULL || !PyErr_Occurred() ? 0 : -1;
+}
+
 static bool collector_calls(const CcAct *act) {
-    static PyObject *callbacks; /* the list gc.callbacks, always the same object */
-    if (callbacks == NULL) callbacks = cc_obj_of_module("gc", "callbacks");
     for (Py_ssize_t i = 0; callbacks != NULL && PyList_Check(callbacks) && i < PyList_GET_SIZE(callbacks); i++)
         if (cc_call_function(PyList_GET_ITEM(callbacks, i)) == act->func) return true;
     return false;
