@@ -173,7 +173,7 @@ if not EAGER:  # where there is room, calls are compiled
 
 
 def test_threads_recurse_while_another_one_records():
-    """A frame of any thread takes C stack while some region listens: those of threads that lack it are left to CPython."""
+    """While some region listens, a frame of any thread takes C stack: those of threads that lack it are left to CPython."""
     survives("""
 import threading
 torch.set_num_threads(1)

@@ -148,7 +148,8 @@ void cc_root_free(CcRoot *root) {
     Py_CLEAR(root->name);
 }
 
-static _Thread_local int calls_here; /* calls that this thread is in; other code may end them in any order (greenlets) */
+/* How many calls this thread is in. No list of them: greenlets end calls in any order. */
+static _Thread_local int calls_here;
 
 void cc_root_forked(CcRoot *root) {
     root->running = CC_MIN(root->running, calls_here);
