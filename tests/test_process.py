@@ -1,11 +1,14 @@
 """The process survives: whatever could end it (a C++ exception that reaches C code, no memory, a small stack) is provoked in
 processes of their own, which must end as the same program does without ccompile."""
 
+import importlib.util
 import os
 import pathlib
 import re
 import subprocess
 import sys
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 HEAD = """
@@ -170,7 +173,7 @@ if not EAGER:  # where there is room, calls are compiled
 
 
 def test_threads_recurse_while_another_one_records():
-    """A frame of any thread takes C stack while some region listens: those of threads that lack it are left to CPython."""
+    """While some region listens, a frame of any thread takes C stack: those of threads that lack it are left to CPython."""
     survives("""
 import threading
 torch.set_num_threads(1)
@@ -374,6 +377,77 @@ def child():
 fork(child)
 gate.set()
 thread.join()
+""")
+
+
+# ------------------------------------------------------------------ greenlets
+
+
+SWITCHES = """
+import greenlet
+hub = greenlet.getcurrent()
+def f(x):
+    y = x + 1
+    hub.switch()
+    return y * 2
+def plain(x):
+    return x * 3 + 1
+f, plain = compile(f), compile(plain)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("greenlet") is None, reason="greenlet is not installed")
+def test_greenlets_that_are_switched_at_breaks():
+    survives(SWITCHES + """
+def run(i):
+    print(f(torch.full((2,), float(i))), plain(torch.ones(2)))
+for x in (torch.ones(2), torch.ones(2)):
+    print(plain(x))
+for _ in range(4):
+    started = [greenlet.greenlet(run) for _ in range(3)]
+    for i, g in enumerate(started):
+        g.switch(i)
+    for g in started:
+        g.switch()
+""")
+
+
+def test_inside_greenlets_calls_with_breaks_run_eagerly():
+    """A stand-in for the module says which greenlet runs."""
+    survives("""
+import types
+class greenlet:
+    parent = None
+    now = None
+    @staticmethod
+    def getcurrent():
+        return greenlet.now
+main, other = greenlet(), greenlet()
+greenlet.now, other.parent = main, main
+sys.modules["greenlet._greenlet"] = types.ModuleType("greenlet._greenlet")
+sys.modules["greenlet._greenlet"].greenlet = greenlet
+@compile
+def broken(x):
+    y = x + 1
+    print(end="")
+    return y * 2
+@compile
+def plain(x):
+    return x * 3 + 1
+def done(f, n):
+    before = {} if EAGER else f.metrics()
+    for _ in range(n):
+        print(f(torch.ones(2)).tolist())
+    return (0, 0) if EAGER else tuple(f.metrics()[key] - before[key] for key in ("recordings", "eager_calls"))
+for current in (other, main, other):
+    greenlet.now = current
+    counts = [done(f, 3) for f in (broken, plain)]
+    if not EAGER and current is main:
+        assert counts == [(1, 0), (1, 0)], counts
+    elif not EAGER:
+        assert counts[0] == (0, 3) and counts[1][0] == 0, counts
+if not EAGER:
+    assert counts[1] == (0, 0), counts
 """)
 
 

@@ -133,7 +133,8 @@ void cc_root_clear(CcRoot *root) {
     Py_XDECREF(handed);
 }
 
-static _Thread_local int calls_here; /* calls that this thread is in; other code may end them in any order (greenlets) */
+/* How many calls this thread is in. No list of them: greenlets end calls in any order. */
+static _Thread_local int calls_here;
 
 void cc_root_enter(CcRoot *root) {
     root->running++;

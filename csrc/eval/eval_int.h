@@ -295,7 +295,7 @@ CC_MUST int cc_listing_fill(PyObject *dict, const CcSegment *s, const CcShape *s
 CC_MUST CC_NEW PyObject *cc_region_record(CcRoot *root, PyObject *const *args, int n, PyObject *kwnames,
                                           const CcMode *mode);
 bool cc_region_is_here(const void *region); /* one of this thread's */
-bool cc_eval_deep(void); /* a region more would take too much C stack */
+bool cc_eval_deep(void);                    /* a region more would take too much C stack */
 CC_MUST CC_NEW PyObject *cc_region_continue(CcRoot *root, CcSegment *s, CcCallState *x);
 
 /* ---- handed.c ---- */

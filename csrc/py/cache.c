@@ -1,6 +1,6 @@
 /* Looks into functools.lru_cache's wrappers for the result that a call with given arguments would return, without
  * calling them. Their struct is not public; the one of _functoolsmodule.c (lru_cache_object, lru_list_elem) is the same
- * in 3.11 to 3.13, and callers check what is found here against the result of a real call. */
+ * in 3.11 to 3.14, and callers check what is found here against the result of a real call. */
 #include "py_int.h"
 
 typedef struct Link {

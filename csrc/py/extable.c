@@ -1,4 +1,4 @@
-/* Reads a code object's exception table (Objects/exception_handling_notes.txt; the format is the same in 3.11 to 3.13):
+/* Reads a code object's exception table (Objects/exception_handling_notes.txt; the format is the same in 3.11 to 3.14):
  * rows of start, length, target, depth * 2 + lasti as big-endian groups of six bits. Each row becomes a CcHandler;
  * handler_of maps each instruction to the row that covers it. */
 #include "py_int.h"

@@ -368,7 +368,23 @@ bool cc_hook_profiled(void) {
     return cc_frame_traced(ts, NULL) && cc_frame_profiled(ts);
 }
 
-const char *cc_hook_refusal(void) { return cc_frame_finalizing() ? "the interpreter shuts down" : NULL; }
+/* Greenlets move parts of the thread's C stack away, with the regions on it, and end in any order. Each thread has a
+ * main one, which has no parent. */
+static bool in_greenlet(void) {
+    PyTypeObject *type = cc_known_type(CC_KNOWN_GREENLET);
+    if (!type) return false;
+    PyObject *now = PyObject_CallMethod((PyObject *)type, "getcurrent", NULL);
+    PyObject *parent = now ? PyObject_GetAttrString(now, "parent") : NULL;
+    const bool is = parent && parent != Py_None;
+    if (!parent) cc_raised_clear();
+    Py_XDECREF(now);
+    Py_XDECREF(parent);
+    return is;
+}
+
+const char *cc_hook_refusal(void) {
+    return cc_frame_finalizing() ? "the interpreter shuts down" : in_greenlet() ? "inside a greenlet" : NULL;
+}
 
 int cc_hook_armed(void) { return n_armed; }
 

@@ -192,7 +192,7 @@ PyObject *cc_dict_keys(PyObject *dict) {
     return keys;
 }
 
-/* Objects/setobject.c, 3.11 to 3.13: a deleted entry has the hash -1, which no object has. */
+/* Objects/setobject.c, 3.11 to 3.14: a deleted entry has the hash -1, which no object has. */
 bool cc_set_next(PyObject *set, Py_ssize_t *place, PyObject **member) {
     const PySetObject *so = (PySetObject *)set;
     for (; *place <= so->mask; ++*place) {

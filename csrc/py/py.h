@@ -328,7 +328,8 @@ bool cc_hook_traced(void);
 /* Only profilers are (sys.setprofile, cProfile, torch.profiler with stacks): they measure compiled code as it is. Tracers,
  * debuggers and coverage want every line. */
 bool cc_hook_profiled(void);
-/* Why no region may begin now: the interpreter shuts down, so imports fail. NULL: one may. */
+/* Why no region may begin now: the interpreter shuts down, so imports fail, or a greenlet other than the thread's main
+ * one runs. NULL: one may. */
 const char *cc_hook_refusal(void);
 /* In the child of a fork, which has no thread but the one that called fork: the other threads' regions are gone. */
 void cc_hook_forked(void);
