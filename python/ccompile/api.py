@@ -162,7 +162,9 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return model
     recompile = functools.partial(_compile, settings=settings)
     if isinstance(model, type):
-        return _compile_class(model, recompile)
+        # else all classes that inherit nn.Module's __call__ would share its entries
+        own = {"name": model.__qualname__, **settings, "isolate": True}
+        return _compile_class(model, functools.partial(_compile, settings=own))
     if isinstance(model, CompiledModule):
         return model if isinstance(called_by(model), _core.Disabled) else recompile(model._orig_mod)
     if isinstance(model, torch.nn.Module):
