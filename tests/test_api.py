@@ -551,6 +551,32 @@ def test_objects_of_torch_among_the_hooks_are_found_again():
         assert results[1][4:] == results[0][4:] == ["bias", "weight"]
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook:FutureWarning")
+@pytest.mark.parametrize(
+    "made", [lambda f: f, ccompile.disable, ccompile.compile], ids=["plain", "disabled", "compiled"]
+)
+def test_hooks_of_any_make_get_the_compiled_module(made):
+    m, seen = nn.Linear(4, 4), []
+    c = ccompile.compile(m)
+    c.register_forward_hook(made(lambda mod, args, out: seen.append(mod)))
+    c.register_backward_hook(made(lambda mod, inputs, grads: seen.append(mod)))
+    with torch.enable_grad():
+        for _ in range(3):
+            c(x4()).sum().backward()
+    assert len(seen) == 6 and all(mod is c for mod in seen)
+
+
+def test_hooks_on_loading_outlive_the_compiled_module():
+    m, seen = Nothing(), []
+    c = ccompile.compile(m)
+    c.register_load_state_dict_pre_hook(lambda mod, *args: seen.append(mod._orig_mod))
+    c.register_load_state_dict_post_hook(lambda mod, keys: seen.append(mod))
+    del c
+    gc.collect()
+    m.load_state_dict(m.state_dict())
+    assert len(seen) == 2 and seen[0] is seen[1] is m
+
+
 def test_hooks_of_a_compiled_module_are_copied_and_pickled():
     m = Nothing()
     c = ccompile.compile(m)

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from . import _core
+
 # class -> weak reference to its subclass, which references the class: a strong reference would keep both alive forever
 _classes: "weakref.WeakKeyDictionary[type, weakref.ref[type]]" = weakref.WeakKeyDictionary()
 
@@ -40,6 +42,8 @@ class _Hook:
     the module that it was registered on, as in eager, since programs look it up in tables that they made from
     compiled.modules()."""
 
+    __slots__ = ("hook", "module")  # torch's wrappers of hooks update their own __dict__ with a hook's
+
     def __init__(self, hook: Callable[..., Any], module: Any) -> None:
         self.hook, self.module = hook, module
 
@@ -54,13 +58,17 @@ class _Hook:
         return _Hook(copy.deepcopy(self.hook, memo), copy.deepcopy(self.module, memo))
 
 
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, _core.Compiled, _core.Disabled)
+
+
 def _registers(name: str) -> Callable[..., Any]:
     """The method of nn.Module that registers a hook, for compiled modules."""
 
     def register(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # torch.nn.utils.prune and its like find objects of their own among the hooks, by class
-        is_function = isinstance(hook, types.FunctionType | types.MethodType | functools.partial)
-        return getattr(super(CompiledModule, self), name)(_Hook(hook, self) if is_function else hook, *args, **kwargs)
+        hook = _Hook(hook, self) if isinstance(hook, _FUNCTIONS) else hook
+        # torch keeps some hooks with a weak reference to their module, which must live as long as the original
+        return getattr(self._orig_mod, name)(hook, *args, **kwargs)
 
     return functools.update_wrapper(register, getattr(torch.nn.Module, name))
 
@@ -112,10 +120,12 @@ class CompiledModule:
     def _replicate_for_data_parallel(self) -> Any:
         return self._orig_mod._replicate_for_data_parallel()
 
+    register_backward_hook = _registers("register_backward_hook")
     register_forward_hook = _registers("register_forward_hook")
     register_forward_pre_hook = _registers("register_forward_pre_hook")
     register_full_backward_hook = _registers("register_full_backward_hook")
     register_full_backward_pre_hook = _registers("register_full_backward_pre_hook")
+    register_load_state_dict_pre_hook = _registers("register_load_state_dict_pre_hook")
 
 
 def called_by(module: CompiledModule) -> Any:
