@@ -892,12 +892,22 @@ def test_own_call_and_setattr_are_kept():
     assert type(WithMeta()).__name__ == "WithMeta"
 
 
-def test_module_whose_state_is_elsewhere_is_refused():
-    class Both(nn.Module, dict):
-        pass
+def test_module_whose_state_is_elsewhere_is_compiled_in_place():
+    class Both(nn.Module, list):
+        def forward(self, x):
+            return x * len(self)
 
-    with pytest.raises(TypeError, match="has state outside its __dict__"):
-        ccompile.compile(Both())
+    x = x4()
+    for wrap, hits in ((ccompile.compile, 2), (ccompile.disable, 0)):
+        m = Both()
+        before = ccompile.counters["hits"]
+        assert wrap(m) is m
+        m.append(3)
+        for _ in range(3):
+            assert torch.equal(m(x), x)
+        assert ccompile.counters["hits"] == before + hits
+        m.append(4)
+        twice_equal(m, m.forward, x)
 
 
 def test_original_that_becomes_another_class():

@@ -135,14 +135,12 @@ def called_by(module: CompiledModule) -> Any:
 
 def wrap_module(model: torch.nn.Module, rewrap: Callable[[Any], Any], make: Callable[[Any], Any]) -> torch.nn.Module:
     """A module that shares the model's __dict__ and is called through make(model). `rewrap` wraps a copy of the model
-    in the same way."""
-    cls = _subclass(type(model))
+    in the same way. A model with state outside its __dict__, which can't be shared, is compiled in place."""
     try:
-        self: Any = object.__new__(cls)
-    except TypeError as error:
-        raise TypeError(
-            f"{type(model).__qualname__} has state outside its __dict__ ({error}); compile its forward method instead"
-        ) from None
+        self: Any = object.__new__(_subclass(type(model)))
+    except TypeError:  # it is a list, too, or the like
+        model._compiled_call_impl = make(model._call_impl)  # as model.compile() does
+        return model
     object.__setattr__(self, "__dict__", model.__dict__)
     _set(self, "_orig_mod", model)
     _set(self, "_ccompile_copy", rewrap)
