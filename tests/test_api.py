@@ -1109,6 +1109,49 @@ def test_assigning_a_parametrized_weight(through):
     torch.testing.assert_close(c(x), x.sum(1, keepdim=True) * 3 + m.bias)
 
 
+class Twofold:
+    def __call__(self, x):
+        return x * 2
+
+
+class Threefold:
+    def __call__(self, x):
+        return x * 3
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_call_of_an_objects_class_that_is_replaced(module):
+    base = nn.Module if module else object
+    kinds = [type(kind.__name__, (base,), {"__call__": vars(kind)["__call__"]}) for kind in (Twofold, Threefold)]
+    kinds.append(type("InC", (base,), {"__call__": staticmethod(torch.exp)}))
+    o, x = kinds[0](), x4()
+    c = ccompile.compile(o)
+    for kind in (*kinds, kinds[0], kinds[2], kinds[1]):
+        o.__class__ = kind
+        before = ccompile.counters["hits"]
+        twice_equal(c, o, x)
+        assert ccompile.counters["hits"] == before + 2 * (kind is not kinds[2])
+    kinds[1].__call__ = kinds[0].__call__
+    twice_equal(c, lambda x: x * 2, x)
+
+
+def test_call_that_is_replaced_while_it_runs():
+    class Swaps:
+        def __call__(self, x, inner=None):
+            y = x * 2
+            if inner:
+                self.__class__ = Threefold
+                y = y + inner(x)
+            return y
+
+    o, x = Swaps(), x4()
+    c = ccompile.compile(o)
+    for _ in range(3):
+        torch.testing.assert_close(c(x, c), x * 5)
+        twice_equal(c, lambda x: x * 3, x)
+        o.__class__ = Swaps
+
+
 def test_functional_call_and_weight_averaging():
     m = Net()
     c, x = ccompile.compile(m), x4()
