@@ -551,6 +551,32 @@ def test_objects_of_torch_among_the_hooks_are_found_again():
         assert results[1][4:] == results[0][4:] == ["bias", "weight"]
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook:FutureWarning")
+@pytest.mark.parametrize(
+    "made", [lambda f: f, ccompile.disable, ccompile.compile], ids=["plain", "disabled", "compiled"]
+)
+def test_hooks_of_any_make_get_the_compiled_module(made):
+    m, seen = nn.Linear(4, 4), []
+    c = ccompile.compile(m)
+    c.register_forward_hook(made(lambda mod, args, out: seen.append(mod)))
+    c.register_backward_hook(made(lambda mod, inputs, grads: seen.append(mod)))
+    with torch.enable_grad():
+        for _ in range(3):
+            c(x4()).sum().backward()
+    assert len(seen) == 6 and all(mod is c for mod in seen)
+
+
+def test_hooks_on_loading_outlive_the_compiled_module():
+    m, seen = Nothing(), []
+    c = ccompile.compile(m)
+    c.register_load_state_dict_pre_hook(lambda mod, *args: seen.append(mod._orig_mod))
+    c.register_load_state_dict_post_hook(lambda mod, keys: seen.append(mod))
+    del c
+    gc.collect()
+    m.load_state_dict(m.state_dict())
+    assert len(seen) == 2 and seen[0] is seen[1] is m
+
+
 def test_hooks_of_a_compiled_module_are_copied_and_pickled():
     m = Nothing()
     c = ccompile.compile(m)
@@ -866,12 +892,130 @@ def test_own_call_and_setattr_are_kept():
     assert type(WithMeta()).__name__ == "WithMeta"
 
 
-def test_module_whose_state_is_elsewhere_is_refused():
-    class Both(nn.Module, dict):
+def test_module_whose_state_is_elsewhere_is_compiled_in_place():
+    class Both(nn.Module, list):
+        def forward(self, x):
+            return x * len(self)
+
+    x = x4()
+    for wrap, hits in ((ccompile.compile, 2), (ccompile.disable, 0)):
+        m = Both()
+        before = ccompile.counters["hits"]
+        assert wrap(m) is m
+        m.append(3)
+        for _ in range(3):
+            assert torch.equal(m(x), x)
+        assert ccompile.counters["hits"] == before + hits
+        m.append(4)
+        twice_equal(m, m.forward, x)
+
+
+class Keeper(nn.Module):
+    """Its methods keep state outside of the instance, where forward finds it."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def keep(self, value):
+        self.table[self] = value
+
+    @classmethod
+    def set_mode(cls, mode):
+        cls.mode = mode
+        return cls
+
+    def count(self):
+        type(self).counted += 1
+
+    def uncount(self):
+        del type(self).counted
+
+    def forward(self, x):
+        return x * self.table.get(self, 100) * self.mode + self.counted
+
+
+@pytest.mark.parametrize("table", [dict, weakref.WeakKeyDictionary])
+@pytest.mark.parametrize("bases", [(Keeper,), (Keeper, abc.ABC)])
+def test_methods_of_a_compiled_module_find_the_originals_state(bases, table):
+    base = type("Base", (bases[-1],), {"counted": 7})
+    kind = type("Kind", (*bases[:-1], base), {"mode": 1, "counted": 0})
+    m = kind(table())
+    c, x = ccompile.compile(m), x4()
+    twice_equal(c, lambda x: x * 100, x)
+    c.keep(2)
+    assert c.set_mode(3) is kind is type(c).set_mode(3)
+    c.count()
+    twice_equal(c, lambda x: x * 6 + 1, x)
+    assert kind.counted == 1 and kind.mode == 3
+    c.uncount()
+    assert torch.equal(c(x), x * 6 + (7 if bases[1:] else base.counted))
+    assert c == m and m == c and not c != m and c in [m] and {m: 1}[c] == 1 and c != kind(table())
+    assert c == ccompile.compile(m) and c != 3
+
+
+def test_metaclasses_do_not_see_the_classes_of_compiled_modules():
+    made = []
+
+    class Registry(type):
+        def __new__(cls, name, bases, namespace, *, key):
+            made.append(key)
+            return super().__new__(cls, name, bases, namespace)
+
+        def __init__(cls, name, bases, namespace, *, key):
+            super().__init__(name, bases, namespace)
+
+        def __setattr__(cls, name, value):
+            made.append(name)
+            super().__setattr__(name, value)
+
+    class Alike(type):
+        def __eq__(cls, other):
+            return isinstance(other, Alike)
+
+        def __hash__(cls):
+            return 3
+
+    class Registered(nn.Module, metaclass=Registry, key="one"):
+        def count(self):
+            type(self).counted = 1
+
+        def __call__(self, x):
+            return x + 1
+
+    class Plus(nn.Module, metaclass=Alike):
+        def __call__(self, x):
+            return x + 2
+
+    class Minus(nn.Module, metaclass=Alike):
+        def __call__(self, x):
+            return x - 2
+
+        def unlike(self):
+            return 1
+
+    x, m = x4(), Registered()
+    c = ccompile.compile(m)
+    twice_equal(c, m, x)
+    c.count()
+    assert made == ["one", "counted"] and Registered.counted == 1
+    plus, minus = ccompile.compile(Plus()), ccompile.compile(Minus())
+    assert minus.unlike() == 1 and not hasattr(plus, "unlike")
+
+    class Base(nn.Module, abc.ABC):
+        @abc.abstractmethod
+        def forward(self, x): ...
+
+    class Derived(Base):
+        def forward(self, x):
+            return x
+
+    class Further(Derived):
         pass
 
-    with pytest.raises(TypeError, match="has state outside its __dict__"):
-        ccompile.compile(Both())
+    c = ccompile.compile(Derived())
+    assert isinstance(c, Base) and isinstance(c, type(c)) and not isinstance(Further(), type(c))
+    assert isinstance(Further(), Derived) and not isinstance(c, Further)
 
 
 def test_original_that_becomes_another_class():
@@ -890,6 +1034,122 @@ def test_original_that_becomes_another_class():
     lazy(x)
     assert lazy.__class__ is nn.Linear and type(lazy._orig_mod) is nn.Linear
     twice_equal(lazy, lazy._orig_mod, x)
+
+
+class First(nn.Module):
+    def forward(self, x):
+        return x
+
+    def told(self):
+        return "first"
+
+
+class Second(First):
+    def told(self):
+        return "second"
+
+    def __len__(self):
+        return 2
+
+    @property
+    def number(self):
+        return self._number
+
+    @number.setter
+    def number(self, value):
+        self._number = value + 1
+
+    @number.deleter
+    def number(self):
+        self._number = 0
+
+
+class SlottedFirst(First):
+    __slots__ = ("hidden",)
+
+
+class SlottedSecond(Second, SlottedFirst):
+    pass
+
+
+@pytest.mark.parametrize("through", [lambda c: c, lambda c: c._orig_mod], ids=["compiled", "original"])
+@pytest.mark.parametrize("kinds", [(First, Second), (SlottedFirst, SlottedSecond)], ids=["plain", "slots"])
+def test_class_of_the_original_that_is_replaced(kinds, through):
+    m = kinds[0]()
+    c, x = ccompile.compile(m), x4()
+    twice_equal(c, m, x)
+    through(c).__class__ = kinds[1]
+    c.number = 3
+    assert m.number == c.number == 4 and isinstance(c, Second) and weakref.ref(c)() is c
+    if kinds[0] is First:
+        assert c.told() == "second" and len(c) == 2
+    del c.number
+    assert m.number == 0
+    assert c._orig_mod is m and c.train() is c
+    twice_equal(c, m, x)
+
+
+class Half(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+    def right_inverse(self, weight):
+        return weight / 2
+
+
+@pytest.mark.parametrize("through", [lambda c: c, lambda c: c._orig_mod], ids=["compiled", "original"])
+def test_assigning_a_parametrized_weight(through):
+    m = nn.Linear(4, 4)
+    c, x = ccompile.compile(m), x4()
+    c(x)
+    nn.utils.parametrize.register_parametrization(through(c), "weight", Half())
+    c.weight = torch.full((4, 4), 3.0)
+    assert "weight" not in m.__dict__ and m.parametrizations.weight.original[0, 0] == 1.5
+    twice_equal(c, m, x)
+    torch.testing.assert_close(c(x), x.sum(1, keepdim=True) * 3 + m.bias)
+
+
+class Twofold:
+    def __call__(self, x):
+        return x * 2
+
+
+class Threefold:
+    def __call__(self, x):
+        return x * 3
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_call_of_an_objects_class_that_is_replaced(module):
+    base = nn.Module if module else object
+    kinds = [type(kind.__name__, (base,), {"__call__": vars(kind)["__call__"]}) for kind in (Twofold, Threefold)]
+    kinds.append(type("InC", (base,), {"__call__": staticmethod(torch.exp)}))
+    o, x = kinds[0](), x4()
+    c = ccompile.compile(o)
+    for kind in (*kinds, kinds[0], kinds[2], kinds[1]):
+        o.__class__ = kind
+        before = ccompile.counters["hits"]
+        twice_equal(c, o, x)
+        assert ccompile.counters["hits"] == before + 2 * (kind is not kinds[2])
+    kinds[1].__call__ = kinds[0].__call__
+    twice_equal(c, lambda x: x * 2, x)
+
+
+def test_call_that_is_replaced_while_it_runs():
+    class Swaps:
+        def __call__(self, x, inner=None):
+            y = x * 2
+            if inner:
+                self.__class__ = Threefold
+                y = y + inner(x)
+            return y
+
+    o, x = Swaps(), x4()
+    c = ccompile.compile(o)
+    for _ in range(3):
+        torch.testing.assert_close(c(x, c), x * 5)
+        twice_equal(c, lambda x: x * 3, x)
+        o.__class__ = Swaps
 
 
 def test_functional_call_and_weight_averaging():

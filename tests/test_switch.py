@@ -217,6 +217,20 @@ def test_a_class_compiles_the_calls_of_its_instances():
         ccompile.compile(int)
 
 
+def test_compiled_classes_do_not_share_entries():
+    """Those that inherit nn.Module's __call__ run one function."""
+    x, models = x4(), []
+    for i in range(24):  # each name twice
+        kind = type(f"Kind{i // 2}", (nn.Module,), {"forward": lambda self, x, i=i: x + i})
+        models.append(ccompile.compile(kind)())
+    before = ccompile.counters["hits"]
+    for _ in range(3):
+        for i, model in enumerate(models):
+            torch.testing.assert_close(model(x), x + i)
+    assert ccompile.counters["hits"] == before + 48
+    assert {"Kind0", "Kind1"} <= {found.name for found in ccompile.metrics.snapshot()}
+
+
 def test_graph_module_is_recompiled():
     traced = torch.fx.symbolic_trace(Block())
     compiled, x = ccompile.compile(traced), x4()

@@ -38,9 +38,9 @@ static PyFunctionObject *function_of(PyObject *callable) {
     if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
     if (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable)))
         return (PyFunctionObject *)PyMethod_GET_FUNCTION(callable);
-    PyObject *name = cc_obj_intern("__call__");
+    static PyObject *name;
+    if (name == NULL) name = cc_obj_intern("__call__");
     PyObject *f = name != NULL ? cc_type_lookup(Py_TYPE(callable), name) : NULL;
-    Py_XDECREF(name);
     return f != NULL && PyFunction_Check(f) ? (PyFunctionObject *)f : NULL;
 }
 
@@ -279,6 +279,21 @@ static void tell_now(CcRoot *root, const CcGuardState *state) {
 }
 
 /* ------------------------------------------------------------------ the call */
+
+/* An object's class, or the __call__ of its class, may have been replaced since the last call: entries are dropped, and
+ * the calls that follow record the new function. Why this call runs eagerly; NULL: it does not. */
+static const char *follow_callable(CcRoot *root) {
+    PyFunctionObject *f = function_of(root->callable);
+    if (f == root->func) return NULL;
+    Py_XINCREF(f);
+    cc_root_clear(root);
+    if (f != NULL && !root->reset_pending) Py_XSETREF(root->func, (PyFunctionObject *)Py_NewRef((PyObject *)f));
+    const char *why = f == NULL             ? "its class has another __call__, which is no Python function"
+                      : root->reset_pending ? "its class has another __call__, and an earlier call is still running"
+                                            : NULL;
+    Py_XDECREF(f);
+    return why;
+}
 
 /* A compiled function that calls itself takes C stack with each call, unlike a Python function. */
 static PyObject *call_plainly(const CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
@@ -537,6 +552,7 @@ static PyObject *call_here(CcRoot *root, PyObject *const *args, size_t nargsf, P
                       : !cc_hook_has_room()               ? "too little of the thread's C stack is left"
                       : cc_mem_low() && !cc_mem_reserve() ? "memory is low"
                                                           : cc_mode_refusal(&mode);
+    if (why == NULL) why = follow_callable(root);
     if (why != NULL) {
         cc_log_add(CC_LOG_EAGER, "%s", why);
         return call_eagerly(root, args, nargsf, kwnames);

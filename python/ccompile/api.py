@@ -79,8 +79,9 @@ def compile(
                 sizes.
 
     For an nn.Module the result is an instance of its class that shares its __dict__, so that parameters, buffers,
-    hooks, state_dict keys and attributes are those of the original, which is `._orig_mod`. For a class it is the class
-    itself, whose instances' calls are compiled from then on.
+    hooks, state_dict keys and attributes are those of the original, which is `._orig_mod`; it is the original itself,
+    compiled in place, if the class has state outside its __dict__ (`class M(nn.Module, list)`). For a class it is the
+    class itself, whose instances' calls are compiled from then on.
     """
     if not (backend is None or isinstance(backend, str) or callable(backend)):
         raise TypeError(f"backend must be None, a str or a callable, not {type(backend).__name__}: {backend!r:.100}")
@@ -162,7 +163,9 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return model
     recompile = functools.partial(_compile, settings=settings)
     if isinstance(model, type):
-        return _compile_class(model, recompile)
+        # else all classes that inherit nn.Module's __call__ would share its entries
+        own = {"name": model.__qualname__, **settings, "isolate": True}
+        return _compile_class(model, functools.partial(_compile, settings=own))
     if isinstance(model, CompiledModule):
         return model if isinstance(called_by(model), _core.Disabled) else recompile(model._orig_mod)
     if isinstance(model, torch.nn.Module):

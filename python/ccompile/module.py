@@ -6,8 +6,15 @@
 
 So all state of nn.Module is the original's, under the same names. Our own attributes are slots, outside the shared
 __dict__. `__call__` is a slot, too: CPython's slot_tp_call reads it without a Python frame, so that a call of a
-compiled module costs no more than one of a compiled function."""
+compiled module costs no more than one of a compiled function.
 
+A method that is called through the compiled module gets the compiled module as `self`, so that the calls of `self(...)`
+in it (in a `generate` or an `encode`) are compiled, too; `forward` gets the original. The two are therefore equal and
+have one hash, and attributes are set, and classmethods called, on the original and its class."""
+
+import _abc
+import abc
+import contextlib
 import copy
 import functools
 import operator
@@ -18,8 +25,10 @@ from typing import Any
 
 import torch
 
-# class -> weak reference to its subclass, which references the class: a strong reference would keep both alive forever
-_classes: "weakref.WeakKeyDictionary[type, weakref.ref[type]]" = weakref.WeakKeyDictionary()
+from . import _core
+
+# id of a class -> its subclass, which keeps the class alive. A metaclass may make classes equal that are not the same.
+_classes: "weakref.WeakValueDictionary[int, type]" = weakref.WeakValueDictionary()
 
 
 class _Signature:
@@ -31,14 +40,43 @@ class _Signature:
         return inspect.signature(_original_class(owner) if instance is None else instance._orig_mod)
 
 
-def _set_class(self: Any, cls: type) -> None:
-    object.__setattr__(self._orig_mod, "__class__", cls)
+class _Class(type):
+    """Metaclass of generated subclasses. What a method sets on type(self) is set on the class of the original, where
+    forward looks for it."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name in ("_abc_impl", "__abstractmethods__"):  # by _abc_init
+            super().__setattr__(name, value)
+        else:
+            setattr(_original_class(cls), name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        delattr(_original_class(cls), name)
+
+
+class _OfOriginal:
+    """An attribute that is looked up in the original, or in its class: slots, classmethods, methods that must not get a
+    compiled module as self."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return getattr(_original_class(owner) if instance is None else instance._orig_mod, self.name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(instance._orig_mod, self.name, value)
+
+    def __delete__(self, instance: Any) -> None:
+        delattr(instance._orig_mod, self.name)
 
 
 class _Hook:
     """A function that was registered as a hook through a compiled module. A call runs the original, but the hook gets
     the module that it was registered on, as in eager, since programs look it up in tables that they made from
     compiled.modules()."""
+
+    __slots__ = ("hook", "module")  # torch's wrappers of hooks update their own __dict__ with a hook's
 
     def __init__(self, hook: Callable[..., Any], module: Any) -> None:
         self.hook, self.module = hook, module
@@ -54,13 +92,17 @@ class _Hook:
         return _Hook(copy.deepcopy(self.hook, memo), copy.deepcopy(self.module, memo))
 
 
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, _core.Compiled, _core.Disabled)
+
+
 def _registers(name: str) -> Callable[..., Any]:
     """The method of nn.Module that registers a hook, for compiled modules."""
 
     def register(self: Any, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # torch.nn.utils.prune and its like find objects of their own among the hooks, by class
-        is_function = isinstance(hook, types.FunctionType | types.MethodType | functools.partial)
-        return getattr(super(CompiledModule, self), name)(_Hook(hook, self) if is_function else hook, *args, **kwargs)
+        hook = _Hook(hook, self) if isinstance(hook, _FUNCTIONS) else hook
+        # torch keeps some hooks with a weak reference to their module, which must live as long as the original
+        return getattr(self._orig_mod, name)(hook, *args, **kwargs)
 
     return functools.update_wrapper(register, getattr(torch.nn.Module, name))
 
@@ -68,13 +110,13 @@ def _registers(name: str) -> Callable[..., Any]:
 class CompiledModule:
     """First base of every generated subclass: whatever a compiled module does differently from its original."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)  # here, so that the layouts of subclasses are alike and _follow can change the class
     _orig_mod: Any
     _ccompile_copy: Callable[[Any], Any]
     _ccompile_steps: dict[str, Any]
     __signature__ = _Signature()
-    # The original's current class, which may change (a parametrization; a lazy module once it is initialised).
-    __class__ = property(lambda self: type(self._orig_mod), _set_class)  # type: ignore[assignment]
+    # The original's current class, which may change (a parametrization; a lazy module once it is initialised): _follow.
+    __class__ = property(lambda self: type(self._orig_mod))  # type: ignore[assignment]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Does not call super(): a user's class that registers its subclasses must not see ours."""
@@ -89,13 +131,23 @@ class CompiledModule:
         except AttributeError:
             if type(self._orig_mod) is _original_class(type(self)):
                 raise
-        return getattr(self._orig_mod, name)  # the original's class has changed since
+        return getattr(self if _follow(self) else self._orig_mod, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "_orig_mod":
-            super(CompiledModule, self).__setattr__(name, value)  # noqa: UP008
+            setattr(self._orig_mod, name, value)
+            _follow(self)  # __class__ may have been set
         elif value is not self._orig_mod:  # nn.Module would register it as a child
             raise AttributeError("_orig_mod is fixed: call ccompile.compile for another module")
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._orig_mod, name)
+
+    def __hash__(self) -> int:
+        return hash(self._orig_mod)
+
+    def __eq__(self, other: object) -> bool:
+        return self._orig_mod == (other._orig_mod if isinstance(other, CompiledModule) else other)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Pickles as the original, in a form that loads without ccompile.
@@ -109,13 +161,13 @@ class CompiledModule:
         known = memo.get(id(self))  # one of its hooks has been registered through self
         return self._ccompile_copy(original) if known is None else known
 
-    def _replicate_for_data_parallel(self) -> Any:
-        return self._orig_mod._replicate_for_data_parallel()
-
+    _replicate_for_data_parallel = _OfOriginal("_replicate_for_data_parallel")
+    register_backward_hook = _registers("register_backward_hook")
     register_forward_hook = _registers("register_forward_hook")
     register_forward_pre_hook = _registers("register_forward_pre_hook")
     register_full_backward_hook = _registers("register_full_backward_hook")
     register_full_backward_pre_hook = _registers("register_full_backward_pre_hook")
+    register_load_state_dict_pre_hook = _registers("register_load_state_dict_pre_hook")
 
 
 def called_by(module: CompiledModule) -> Any:
@@ -125,14 +177,12 @@ def called_by(module: CompiledModule) -> Any:
 
 def wrap_module(model: torch.nn.Module, rewrap: Callable[[Any], Any], make: Callable[[Any], Any]) -> torch.nn.Module:
     """A module that shares the model's __dict__ and is called through make(model). `rewrap` wraps a copy of the model
-    in the same way."""
-    cls = _subclass(type(model))
+    in the same way. A model with state outside its __dict__, which can't be shared, is compiled in place."""
     try:
-        self: Any = object.__new__(cls)
-    except TypeError as error:
-        raise TypeError(
-            f"{type(model).__qualname__} has state outside its __dict__ ({error}); compile its forward method instead"
-        ) from None
+        self: Any = object.__new__(_subclass(type(model)))
+    except TypeError:  # it is a list, too, or the like
+        model._compiled_call_impl = make(model._call_impl)  # as model.compile() does
+        return model
     object.__setattr__(self, "__dict__", model.__dict__)
     _set(self, "_orig_mod", model)
     _set(self, "_ccompile_copy", rewrap)
@@ -142,23 +192,34 @@ def wrap_module(model: torch.nn.Module, rewrap: Callable[[Any], Any], make: Call
 
 
 def _subclass(cls: type) -> type:
-    known = _classes.get(cls)
-    sub = known() if known is not None else None
+    sub = _classes.get(id(cls))
     if sub is None:
         namespace: dict[str, Any] = {
             "__slots__": ("__call__", "_ccompile_copy", "_ccompile_steps", "_orig_mod"),
             "__doc__": cls.__doc__,
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
-            **{name: _forward(member) for name, member in _slots(cls).items()},
+            **{name: _OfOriginal(name) for name in _originals(cls)},
             **{name: _Step(name) for name in _steps(cls)},
         }
-        for name in _WRITE_THEIR_CLASS if issubclass(cls, torch.fx.GraphModule) else ():
-            if hasattr(cls, name):
-                namespace[name] = _of_original(name)
-        sub = type(cls)(cls.__name__, (CompiledModule, cls), namespace)
-        _classes[cls] = weakref.ref(sub)
+        meta = type(cls)
+        ours = _Class if meta is type else type(meta.__name__, (_Class, meta), {})
+        # type's own __new__: a user's metaclass may register, refuse or change the classes that it makes
+        sub = type.__new__(ours, cls.__name__, (CompiledModule, cls), namespace)
+        if isinstance(sub, abc.ABCMeta):
+            _abc._abc_init(sub)  # else isinstance would keep its verdicts for the two classes in one place
+        _classes[id(cls)] = sub
     return sub
+
+
+def _follow(self: Any) -> bool:
+    """Gives a compiled module the class that belongs to its original's, if that has changed: whether it has done so."""
+    cls = type(self._orig_mod)
+    if cls is not _original_class(type(self)):
+        with contextlib.suppress(TypeError):  # slots of the user's make the layouts differ
+            vars(object)["__class__"].__set__(self, _subclass(cls))
+            return True
+    return False
 
 
 class _Step:
@@ -187,26 +248,13 @@ def _steps(cls: type) -> tuple[str, ...]:
 _WRITE_THEIR_CLASS = ("recompile", "real_recompile")
 
 
-def _of_original(name: str) -> Callable[..., Any]:
-    return lambda self: getattr(self._orig_mod, name)()
-
-
-def _slots(cls: type) -> dict[str, Any]:
-    """The slot descriptors of the class and its bases."""
-    found: dict[str, Any] = {}
+def _originals(cls: type) -> list[str]:
+    """The names of attributes that are the original's or its class's."""
+    members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        found.update({name: m for name, m in vars(base).items() if isinstance(m, types.MemberDescriptorType)})
-    return found
-
-
-def _forward(member: Any) -> property:
-    """A property that accesses the original's slot."""
-    return property(
-        lambda self: member.__get__(self._orig_mod),
-        lambda self, value: member.__set__(self._orig_mod, value),
-        lambda self: member.__delete__(self._orig_mod),
-        member.__doc__,
-    )
+        members.update(vars(base))
+    writes = _WRITE_THEIR_CLASS if issubclass(cls, torch.fx.GraphModule) else ()
+    return [n for n, m in members.items() if n in writes or isinstance(m, types.MemberDescriptorType | classmethod)]
 
 
 def _set(self: Any, slot: str, value: Any) -> None:
