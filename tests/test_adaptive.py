@@ -1,5 +1,6 @@
 """Adaptive running: compile_after, memory_limit, analyze_costs, DeadlineLadder. docs/adaptive.md describes them."""
 
+import functools
 import math
 
 import ccompile
@@ -143,6 +144,13 @@ def test_analyze_costs():
     assert len(calls) >= 2 * (5 + 5 + 3)
 
 
+def test_analyze_costs_compiles_whatever_compile_after_says():
+    before = ccompile.counters()["recording"]
+    with ccompile.config.patch(compile_after=50):
+        ccompile.analyze_costs(scaled, [torch.ones(2, 3)], calls=1)
+    assert ccompile.counters()["recording"] > before
+
+
 @pytest.mark.parametrize("calls", (0, -1, True, 2.0))
 def test_analyze_costs_takes_a_number_of_calls(calls):
     with pytest.raises(ValueError, match="calls must be an int above 0"):
@@ -222,6 +230,8 @@ def test_a_model_that_was_late_is_tried_again(clock):
 def test_nothing_is_compiled_within_a_deadline():
     model = nn.Linear(4, 4)
     steps = ccompile.DeadlineLadder([("only", model, 1e6)], deadline_ms=1e9)
+    partial = functools.partial(ccompile.disable(lambda x, k: x + k), k=2)
+    assert ccompile.DeadlineLadder([("eager", partial, 60)], 50).precompile([torch.ones(2)]) == {"eager": []}
     with torch.no_grad():
         before = ccompile.counters()["recording"]
         for n in (2, 2, 3):

@@ -221,6 +221,28 @@ def test_environment(records, monkeypatch, ours, torchs, topics):
     assert {topic: level for topic, level in levels.items() if level} == topics
 
 
+@pytest.mark.parametrize(
+    ("chosen", "but"),
+    [
+        ({"all": True, "graph_breaks": False}, {"breaks": 0}),
+        ({"all": True, "dynamo": None}, {"graph": 0, "guards": 0, "recompiles": 0, "breaks": 0}),
+        ({"all": 10, "output_code": False}, {"kernels": 20}),
+        ({"all": True, "output_code": False, "bytecode": False}, {}),
+    ],
+)
+def test_torchs_names_end_what_they_begin(records, chosen, but):
+    ccompile.set_logs(**chosen)
+    levels = {topic: logging.getLogger(f"ccompile.{topic}").level for topic in logs.TOPICS}
+    assert levels == {topic: but.get(topic, 10 if chosen["all"] == 10 else 20) for topic in logs.TOPICS}
+
+
+def test_environment_with_a_format_that_nobody_knows(records, monkeypatch):
+    monkeypatch.setenv("CCOMPILE_LOGS", "breaks")
+    monkeypatch.setenv("CCOMPILE_LOGS_FORMAT", "xml")
+    logs.from_environment()
+    assert isinstance(logs._handlers[0].formatter, logs._Text)
+
+
 def test_environment_with_a_misspelt_name(monkeypatch):
     monkeypatch.setenv("CCOMPILE_LOGS", "brekas")
     with pytest.raises(ValueError, match="unknown log 'brekas'"):

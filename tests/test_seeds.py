@@ -169,6 +169,15 @@ def test_export_is_one_graph_or_an_error():
         ccompile.export(mistakes.LogInsideForward())(t(8, 16))
     with pytest.raises(ValueError, match="no tensor op"):
         ccompile.export(lambda x: x, t(2))
+    f = lambda x, adds: x + 1 if adds else x  # noqa: E731
+    compiled = ccompile.compile(f, fullgraph=True)
+    compiled(t(2), True)
+    run = ccompile.export(f)
+    assert len(run(t(2), True).ops) == 1
+    with pytest.raises(ValueError, match="no tensor op"):
+        run(t(2), False)
+    with ccompile.config.patch(compile_after=5):
+        assert len(ccompile.export(f, t(2), True).ops) == 1
 
 
 def test_structured_log(caplog):

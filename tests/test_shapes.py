@@ -172,7 +172,17 @@ def test_bucketed_precompile_and_sizes_past_the_last():
     assert bucketed.stats().buckets == {4: 1, 8: 0, 9: 1} and bucketed.stats().hits == 1
 
 
+def test_bucketed_keeps_what_is_compiled():
+    for model in (nn.Identity(), scaled):
+        compiled = ccompile.compile(model, fullgraph=True, name="mine")
+        assert ccompile.bucketed(compiled, 0, width=4).compiled is compiled
+        again = ccompile.bucketed(compiled, 0, width=4, name="other").compiled
+        assert again is not compiled
+
+
 BAD = [
+    (lambda: ccompile.bucketed(ccompile.compile(scaled), 0, width=4, wrong=1), TypeError, "argument 'wrong'"),
+    (lambda: ccompile.bucketed(scaled, 0, width=4).precompile([(3.5,)]), ValueError, "no argument is a tensor with"),
     (lambda: ccompile.mark_dynamic(3, 0), TypeError, "expected a tensor, not int"),
     (lambda: ccompile.mark_dynamic(torch.ones(2), 1), IndexError, "dim must be in -1..0"),
     (lambda: ccompile.mark_dynamic(torch.ones(2), True), TypeError, "dim must be an int"),

@@ -596,6 +596,37 @@ def test_stances_nest_and_survive_exceptions():
     assert calls(compiled, x)["hits"] == 1
 
 
+@pytest.mark.parametrize("module", [ccompile, torch.compiler])
+def test_a_stance_serves_any_number_of_times(module):
+    import torch._dynamo.eval_frame as theirs
+
+    now = _core.stance if module is ccompile else lambda: theirs._stance.stance
+    stance = module.set_stance("force_eager")
+    f, g = stance(now), stance(now)
+    assert (f(), g(), f(), now()) == ("force_eager", "force_eager", "force_eager", "default")
+    for _ in range(2):
+        with stance:
+            assert now() == "force_eager"
+        assert now() == "default"
+
+    @module.set_stance("force_eager")
+    def generates():
+        yield now()
+        yield now()
+
+    made = generates()
+    assert (next(made), now(), next(made), now()) == ("force_eager", "default", "force_eager", "default")
+
+
+def test_a_decorated_function_inside_compiled_code():
+    inner = ccompile.compile(scaled)
+    eager = ccompile.set_stance("force_eager")(inner)
+    compiled, x = ccompile.compile(lambda x: eager(x) + 1), x4()
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), scaled(x) + 1)
+        assert _core.stance() == "default"
+
+
 def test_set_stance_inside_compiled_code_is_a_break():
     inner = ccompile.compile(scaled)
 

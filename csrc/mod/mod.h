@@ -12,7 +12,7 @@ typedef struct CcModState {
 extern struct PyModuleDef cc_module_def;
 
 extern PyType_Spec cc_types_compiled, cc_types_disabled;
-/* The callable that a Compiled wraps; NULL: o is not a Compiled. */
+/* What a call of a Compiled runs; NULL: o is not a Compiled. */
 CC_BORROW PyObject *cc_types_unwrap(PyObject *o);
 CC_MUST int cc_types_register(CcModState *state);
 void cc_types_reset_all(void);

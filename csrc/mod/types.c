@@ -1,24 +1,30 @@
 /* Compiled: a compiled callable. Disabled: a callable that always runs eagerly and is a graph break in compiled code.
- * Both behave like functions: vectorcall, __get__ (methods), __wrapped__, and the name and docstring of the wrapped
- * callable. */
+ * Both behave like what they wrap: vectorcall; __get__ makes a method if the wrapped callable's does; they are copied and
+ * pickled as it is; and they have __wrapped__, its name, its docstring and, of a function or method, its attributes. */
 #include "mod.h"
 
 #include <pthread.h>
 #include <structmember.h>
 
-typedef struct Compiled {
+/* What objects of both types begin with. */
+typedef struct {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *fn; /* _orig_fn, and __wrapped__ unless other code sets it (functools.wraps) */
     PyObject *dict, *weak;
+} Wrapper;
+
+typedef struct Compiled {
+    Wrapper base;
+    PyObject *through;             /* makes `called` of fn; NULL: fn itself is called */
+    PyObject *called;              /* root.callable */
     struct Compiled *lender;       /* whose entries it uses while both wrap the same callable; NULL: its own */
     struct Compiled *next, **link; /* list of all instances, for reset() */
     CcRoot root;
 } Compiled;
 
 typedef struct {
-    PyObject_HEAD vectorcallfunc vectorcall;
-    PyObject *fn, *reason;
-    PyObject *dict, *weak;
+    Wrapper base;
+    PyObject *reason;
 } Disabled;
 
 static PyTypeObject *compiled_type; /* for cc_types_unwrap; there is only one interpreter */
@@ -36,7 +42,7 @@ void cc_types_reset_all(void) {
 }
 
 PyObject *cc_types_unwrap(PyObject *o) {
-    return compiled_type != NULL && Py_IS_TYPE(o, compiled_type) ? ((Compiled *)o)->fn : NULL;
+    return compiled_type != NULL && Py_IS_TYPE(o, compiled_type) ? ((Compiled *)o)->called : NULL;
 }
 
 /* Runs in the child of a fork, before any Python code. */
@@ -59,6 +65,18 @@ int cc_types_register(CcModState *state) {
     return 0;
 }
 
+/* ------------------------------------------------------------------ what both types do */
+
+/* Adds fn's attributes. Those of an object are its state, which changes: programs read them from the object. */
+static int copy_attributes(PyObject *self, PyObject *fn) {
+    if (!PyFunction_Check(fn) && !PyMethod_Check(fn)) return 0;
+    PyObject *from = PyObject_GetAttrString(fn, "__dict__"), *to = PyObject_GenericGetDict(self, NULL);
+    const int status = from != NULL && to != NULL ? PyDict_Update(to, from) : -1;
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    return status;
+}
+
 /* As functools.wraps, for the attributes that the callable has; one without a name gets `name`. */
 static void copy_names(PyObject *self, PyObject *fn, PyObject *name) {
     static const char *const names[] = {"__module__", "__name__", "__qualname__", "__doc__", "__annotations__"};
@@ -73,8 +91,101 @@ static void copy_names(PyObject *self, PyObject *fn, PyObject *name) {
         Py_DECREF(v);
         if (status < 0) cc_raised_clear();
     }
+    if (copy_attributes(self, fn) < 0) cc_raised_clear();
     if (PyObject_SetAttrString(self, "__wrapped__", fn) < 0) cc_raised_clear();
 }
+
+/* A class attribute that is a function makes methods; one that is code in C, a method or an object does not. */
+static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner) {
+    (void)owner;
+    PyObject *fn = ((Wrapper *)o)->fn;
+    const bool binds = Py_TYPE(fn)->tp_descr_get != NULL && !PyMethod_Check(fn);
+    return instance == NULL || instance == Py_None || !binds ? Py_NewRef(o) : PyMethod_New(o, instance);
+}
+
+/* A function of these names becomes a classmethod with its class (type_new_classmethod in CPython), by its type. */
+static PyObject *wrapper_set_name(PyObject *o, PyObject *args) {
+    PyObject *owner, *name;
+    if (!PyArg_ParseTuple(args, "OU:__set_name__", &owner, &name)) return NULL;
+    const bool by_class = PyUnicode_CompareWithASCIIString(name, "__init_subclass__") == 0 ||
+                          PyUnicode_CompareWithASCIIString(name, "__class_getitem__") == 0;
+    if (!by_class || !PyFunction_Check(((Wrapper *)o)->fn)) Py_RETURN_NONE;
+    PyObject *method = PyClassMethod_New(o);
+    const int status = method != NULL ? PyObject_SetAttr(owner, name, method) : -1;
+    Py_XDECREF(method);
+    return status == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Whether looking the name up in its module finds this object. */
+static bool is_named(PyObject *o, PyObject *name) {
+    PyObject *module = PyObject_GetAttrString(o, "__module__"), *modules = PyImport_GetModuleDict();
+    PyObject *at = module != NULL ? Py_XNewRef(PyDict_GetItemWithError(modules, module)) : NULL;
+    PyObject *dot = PyUnicode_FromString("."), *parts = dot != NULL ? PyUnicode_Split(name, dot, -1) : NULL;
+    for (Py_ssize_t i = 0; at != NULL && parts != NULL && i < PyList_GET_SIZE(parts); i++)
+        Py_SETREF(at, PyObject_GetAttr(at, PyList_GET_ITEM(parts, i)));
+    Py_XDECREF(module);
+    Py_XDECREF(dot);
+    Py_XDECREF(parts);
+    Py_XDECREF(at);
+    cc_raised_clear();
+    return at == o;
+}
+
+/* Pickles by name, like a function, if the name leads to this object (it was used as a decorator); else pickles the
+ * original. */
+static PyObject *wrapper_reduce(PyObject *o, PyObject *unused) {
+    (void)unused;
+    PyObject *name = PyObject_GetAttrString(o, "__qualname__");
+    if (name != NULL && PyUnicode_Check(name) && is_named(o, name)) return name;
+    Py_XDECREF(name);
+    cc_raised_clear();
+    /* unpickles as copy.copy(original), which does not need ccompile */
+    PyObject *copy = PyImport_ImportModule("copy"),
+             *copy_function = copy != NULL ? PyObject_GetAttrString(copy, "copy") : NULL;
+    Py_XDECREF(copy);
+    return copy_function != NULL ? Py_BuildValue("N(O)", copy_function, ((Wrapper *)o)->fn) : NULL;
+}
+
+static PyObject *compile_alike(const Compiled *self, PyObject *fn);
+static PyObject *disable_alike(const Disabled *self, PyObject *fn);
+
+/* A function is copied as itself. Other callables are copied, and the copy is compiled or disabled in the same way. */
+static PyObject *copy_wrapper(PyObject *o, const char *how, PyObject *memo) {
+    const Wrapper *self = (Wrapper *)o;
+    if (PyFunction_Check(self->fn)) return Py_NewRef(o);
+    PyObject *copy = PyImport_ImportModule("copy");
+    PyObject *fn = copy != NULL ? PyObject_CallMethod(copy, how, memo != NULL ? "OO" : "O", self->fn, memo) : NULL;
+    Py_XDECREF(copy);
+    if (fn == NULL || fn == self->fn) { /* code in C is copied as itself, too */
+        Py_XDECREF(fn);
+        return fn != NULL ? Py_NewRef(o) : NULL;
+    }
+    PyObject *made = cc_types_unwrap(o) != NULL ? compile_alike((Compiled *)o, fn) : disable_alike((Disabled *)o, fn);
+    if (made != NULL && self->dict != NULL) ((Wrapper *)made)->dict = PyDict_Copy(self->dict);
+    if (made != NULL && PyObject_SetAttrString(made, "__wrapped__", fn) < 0) Py_CLEAR(made);
+    Py_DECREF(fn);
+    return made;
+}
+
+static PyObject *wrapper_copy(PyObject *o, PyObject *unused) {
+    (void)unused;
+    return copy_wrapper(o, "copy", NULL);
+}
+
+static PyObject *wrapper_deepcopy(PyObject *o, PyObject *memo) { return copy_wrapper(o, "deepcopy", memo); }
+
+/* clang-format off */
+#define WRAPPER_METHODS                                     \
+    {"__copy__", wrapper_copy, METH_NOARGS, NULL},          \
+    {"__deepcopy__", wrapper_deepcopy, METH_O, NULL},       \
+    {"__reduce__", wrapper_reduce, METH_NOARGS, NULL},      \
+    {"__set_name__", wrapper_set_name, METH_VARARGS, NULL}
+#define WRAPPER_MEMBERS                                                                  \
+    {"_orig_fn", T_OBJECT, offsetof(Wrapper, fn), READONLY, NULL},                       \
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Wrapper, vectorcall), READONLY, NULL}, \
+    {"__dictoffset__", T_PYSSIZET, offsetof(Wrapper, dict), READONLY, NULL},             \
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Wrapper, weak), READONLY, NULL}
+/* clang-format on */
 
 /* ------------------------------------------------------------------ Compiled */
 
@@ -99,7 +210,8 @@ static bool same_callable(PyObject *a, PyObject *b) {
 }
 
 static CcRoot *root_of(Compiled *self) {
-    return self->lender != NULL && same_callable(self->fn, self->lender->fn) ? &self->lender->root : &self->root;
+    return self->lender != NULL && same_callable(self->base.fn, self->lender->base.fn) ? &self->lender->root
+                                                                                       : &self->root;
 }
 
 PyObject *cc_types_all(void) {
@@ -129,15 +241,18 @@ static int set_knobs(CcRoot *root, PyObject *options) {
     return 0;
 }
 
-static Compiled *make_compiled(PyTypeObject *type, PyObject *fn, PyObject *name) {
+/* through: makes a function in Python that calls fn, if fn is none: frames are what can be recorded. Else NULL. */
+static Compiled *make_compiled(PyTypeObject *type, PyObject *fn, PyObject *through, PyObject *name) {
     Compiled *self = (Compiled *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
-    self->vectorcall = compiled_call;
-    if (cc_root_init(&self->root, fn, name) < 0) {
+    self->base.vectorcall = compiled_call;
+    self->base.fn = Py_NewRef(fn);
+    self->through = Py_XNewRef(through);
+    self->called = through != NULL ? PyObject_CallOneArg(through, fn) : Py_NewRef(fn);
+    if (self->called == NULL || cc_root_init(&self->root, self->called, name) < 0) {
         Py_DECREF(self);
         return NULL;
     }
-    self->fn = Py_NewRef(fn);
     self->link = &all_compiled;
     self->next = all_compiled;
     if (self->next != NULL) self->next->link = &self->next;
@@ -146,14 +261,14 @@ static Compiled *make_compiled(PyTypeObject *type, PyObject *fn, PyObject *name)
 }
 
 static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"fn", "fullgraph", "dynamic", "mode", "options", "name", "lender", NULL};
-    PyObject *fn, *dynamic = Py_None, *options = NULL, *name = NULL, *lender = Py_None;
+    static char *names[] = {"fn", "fullgraph", "dynamic", "mode", "options", "name", "lender", "through", NULL};
+    PyObject *fn, *dynamic = Py_None, *options = NULL, *name = NULL, *lender = Py_None, *through = Py_None;
     int fullgraph = 0;
     const char *mode = "default";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!UO:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
-                                     &PyDict_Type, &options, &name, &lender))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pOsO!UOO:Compiled", names, &fn, &fullgraph, &dynamic, &mode,
+                                     &PyDict_Type, &options, &name, &lender, &through))
         return NULL;
-    Compiled *self = make_compiled(type, fn, name);
+    Compiled *self = make_compiled(type, fn, through != Py_None ? through : NULL, name);
     if (self == NULL || set_knobs(&self->root, options) < 0) {
         Py_XDECREF(self);
         return NULL;
@@ -171,18 +286,26 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 static int compiled_traverse(PyObject *o, visitproc visit, void *arg) {
     Compiled *self = (Compiled *)o;
     Py_VISIT(Py_TYPE(o));
-    Py_VISIT(self->fn);
-    Py_VISIT(self->dict);
+    Py_VISIT(self->base.fn);
+    Py_VISIT(self->base.dict);
+    Py_VISIT(self->through);
+    Py_VISIT(self->called);
     Py_VISIT(self->lender);
     return cc_root_visit(&self->root, visit, arg);
+}
+
+static void drop_objects(Compiled *self) {
+    Py_CLEAR(self->base.fn);
+    Py_CLEAR(self->base.dict);
+    Py_CLEAR(self->through);
+    Py_CLEAR(self->called);
+    Py_CLEAR(self->lender);
 }
 
 static int compiled_clear(PyObject *o) {
     Compiled *self = (Compiled *)o;
     cc_root_clear(&self->root);
-    Py_CLEAR(self->fn);
-    Py_CLEAR(self->dict);
-    Py_CLEAR(self->lender);
+    drop_objects(self);
     return 0;
 }
 
@@ -192,18 +315,11 @@ static void compiled_dealloc(PyObject *o) {
     PyObject_GC_UnTrack(o);
     if (self->link != NULL) *self->link = self->next; /* before any code runs that could reset all */
     if (self->next != NULL) self->next->link = self->link;
-    if (self->weak != NULL) PyObject_ClearWeakRefs(o);
+    if (self->base.weak != NULL) PyObject_ClearWeakRefs(o);
     cc_root_free(&self->root);
-    Py_CLEAR(self->fn);
-    Py_CLEAR(self->dict);
-    Py_CLEAR(self->lender);
+    drop_objects(self);
     type->tp_free(o);
     Py_DECREF(type);
-}
-
-static PyObject *bind(PyObject *o, PyObject *instance, PyObject *owner) {
-    (void)owner;
-    return instance == NULL || instance == Py_None ? Py_NewRef(o) : PyMethod_New(o, instance);
 }
 
 static PyObject *compiled_metrics(PyObject *o, PyObject *unused) {
@@ -229,19 +345,11 @@ static PyObject *compiled_reset(PyObject *o, PyObject *unused) {
 }
 
 static PyObject *compiled_repr(PyObject *o) {
-    return PyUnicode_FromFormat("<ccompile.Compiled of %R>", ((Compiled *)o)->fn);
+    return PyUnicode_FromFormat("<ccompile.Compiled of %R>", ((Wrapper *)o)->fn);
 }
 
-/* Copying a compiled function returns the same object; callable objects and methods are copied, and the copy is
- * compiled with the same settings. */
-static PyObject *copy_compiled(PyObject *o, const char *how, PyObject *memo) {
-    const Compiled *self = (Compiled *)o;
-    if (PyFunction_Check(self->fn)) return Py_NewRef(o);
-    PyObject *copy = PyImport_ImportModule("copy");
-    PyObject *fn = copy != NULL ? PyObject_CallMethod(copy, how, memo != NULL ? "OO" : "O", self->fn, memo) : NULL;
-    Compiled *made = fn != NULL ? make_compiled(Py_TYPE(o), fn, self->root.name) : NULL;
-    Py_XDECREF(fn);
-    Py_XDECREF(copy);
+static PyObject *compile_alike(const Compiled *self, PyObject *fn) {
+    Compiled *made = make_compiled(compiled_type, fn, self->through, self->root.name);
     if (made == NULL) return NULL;
     made->root.knobs = self->root.knobs;
     made->root.fullgraph = self->root.fullgraph;
@@ -249,52 +357,11 @@ static PyObject *copy_compiled(PyObject *o, const char *how, PyObject *memo) {
     made->root.hints.all = self->root.hints.all;
     made->root.hints.none = self->root.hints.none;
     made->root.hints.declared = Py_XNewRef(self->root.hints.declared);
-    if (self->dict != NULL) made->dict = PyDict_Copy(self->dict);
-    if (PyObject_SetAttrString((PyObject *)made, "__wrapped__", made->fn) < 0) Py_CLEAR(made);
     return (PyObject *)made;
 }
 
-static PyObject *compiled_copy(PyObject *o, PyObject *unused) {
-    (void)unused;
-    return copy_compiled(o, "copy", NULL);
-}
-
-static PyObject *compiled_deepcopy(PyObject *o, PyObject *memo) { return copy_compiled(o, "deepcopy", memo); }
-
-/* Whether looking the name up in its module finds this object. */
-static bool is_named(PyObject *o, PyObject *name) {
-    PyObject *module = PyObject_GetAttrString(o, "__module__"), *modules = PyImport_GetModuleDict();
-    PyObject *at = module != NULL ? Py_XNewRef(PyDict_GetItemWithError(modules, module)) : NULL;
-    PyObject *dot = PyUnicode_FromString("."), *parts = dot != NULL ? PyUnicode_Split(name, dot, -1) : NULL;
-    for (Py_ssize_t i = 0; at != NULL && parts != NULL && i < PyList_GET_SIZE(parts); i++)
-        Py_SETREF(at, PyObject_GetAttr(at, PyList_GET_ITEM(parts, i)));
-    Py_XDECREF(module);
-    Py_XDECREF(dot);
-    Py_XDECREF(parts);
-    Py_XDECREF(at);
-    cc_raised_clear();
-    return at == o;
-}
-
-/* Pickles by name, like a function, if the name leads to this object (it was used as a decorator); else pickles the
- * original. */
-static PyObject *compiled_reduce(PyObject *o, PyObject *unused) {
-    (void)unused;
-    PyObject *name = PyObject_GetAttrString(o, "__qualname__");
-    if (name != NULL && PyUnicode_Check(name) && is_named(o, name)) return name;
-    Py_XDECREF(name);
-    cc_raised_clear();
-    /* unpickles as copy.copy(original), which does not need ccompile */
-    PyObject *copy = PyImport_ImportModule("copy"),
-             *copy_function = copy != NULL ? PyObject_GetAttrString(copy, "copy") : NULL;
-    Py_XDECREF(copy);
-    return copy_function != NULL ? Py_BuildValue("N(O)", copy_function, ((Compiled *)o)->fn) : NULL;
-}
-
 static PyMethodDef compiled_methods[] = {
-    {"__copy__", compiled_copy, METH_NOARGS, NULL},
-    {"__deepcopy__", compiled_deepcopy, METH_O, NULL},
-    {"__reduce__", compiled_reduce, METH_NOARGS, NULL},
+    WRAPPER_METHODS,
     {"metrics", compiled_metrics, METH_NOARGS,
      "metrics() -> dict: counts and times since reset_metrics(); see _core.pyi"},
     {"reset_metrics", compiled_reset_metrics, METH_NOARGS, "reset_metrics(): counts and times begin at 0"},
@@ -304,10 +371,8 @@ static PyMethodDef compiled_methods[] = {
 };
 
 static PyMemberDef compiled_members[] = {
-    {"_orig_fn", T_OBJECT, offsetof(Compiled, fn), READONLY, NULL},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Compiled, vectorcall), READONLY, NULL},
-    {"__dictoffset__", T_PYSSIZET, offsetof(Compiled, dict), READONLY, NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Compiled, weak), READONLY, NULL},
+    {"_called", T_OBJECT, offsetof(Compiled, called), READONLY, NULL}, /* rec/ev_call.c reads it */
+    WRAPPER_MEMBERS,
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -320,19 +385,18 @@ static PyGetSetDef dict_getset[] = {
  * before they look at __code__. */
 static PyObject *compiled_class(PyObject *o, void *unused) {
     (void)unused;
-    return Py_NewRef(PyFunction_Check(((Compiled *)o)->fn) ? &PyFunction_Type : Py_TYPE(o));
+    return Py_NewRef(PyFunction_Check(((Wrapper *)o)->fn) ? &PyFunction_Type : Py_TYPE(o));
 }
 
-static PyObject *wrapped_attribute(PyObject *o, void *name) {
-    return PyObject_GetAttrString(((Compiled *)o)->fn, name);
-}
+static PyObject *wrapped_attribute(PyObject *o, void *name) { return PyObject_GetAttrString(((Wrapper *)o)->fn, name); }
 
 /* torch.compile and torch.export unwrap compiled callables: innermost_fn in torch 2.13's _dynamo/eval_frame.py also
  * checks the wrapper's id, and expects a module's __call__. */
 static PyObject *orig_callable(PyObject *o, void *unused) {
     (void)unused;
-    PyObject *fn = ((Compiled *)o)->fn;
-    return PyFunction_Check(fn) || PyMethod_Check(fn) ? Py_NewRef(fn) : PyObject_GetAttrString(fn, "__call__");
+    PyObject *called = ((Compiled *)o)->called;
+    const bool is_itself = PyFunction_Check(called) || PyMethod_Check(called);
+    return is_itself ? Py_NewRef(called) : PyObject_GetAttrString(called, "__call__");
 }
 
 static PyObject *own_id(PyObject *o, void *unused) {
@@ -380,10 +444,19 @@ PyType_Spec cc_types_compiled = {
 static PyObject *disabled_call(PyObject *o, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Disabled *self = (Disabled *)Py_NewRef(o);
     cc_eval_disabled++;
-    PyObject *r = PyObject_Vectorcall(self->fn, args, nargsf, kwnames);
+    PyObject *r = PyObject_Vectorcall(self->base.fn, args, nargsf, kwnames);
     cc_eval_disabled--;
     Py_DECREF(self);
     return r;
+}
+
+static PyObject *make_disabled(PyTypeObject *type, PyObject *fn, PyObject *reason) {
+    Disabled *self = (Disabled *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->base.vectorcall = disabled_call;
+    self->base.fn = Py_NewRef(fn);
+    self->reason = Py_NewRef(reason);
+    return (PyObject *)self;
 }
 
 static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -394,51 +467,53 @@ static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         PyErr_Format(PyExc_TypeError, "Disabled takes a callable, not %.100s", Py_TYPE(fn)->tp_name);
         return NULL;
     }
-    Disabled *self = (Disabled *)type->tp_alloc(type, 0);
-    if (self == NULL) return NULL;
-    self->vectorcall = disabled_call;
-    self->fn = Py_NewRef(fn);
-    self->reason = Py_NewRef(reason);
-    copy_names((PyObject *)self, fn, NULL);
-    return (PyObject *)self;
+    PyObject *self = make_disabled(type, fn, reason);
+    if (self != NULL) copy_names(self, fn, NULL);
+    return self;
 }
 
 static int disabled_traverse(PyObject *o, visitproc visit, void *arg) {
     Disabled *self = (Disabled *)o;
     Py_VISIT(Py_TYPE(o));
-    Py_VISIT(self->fn);
+    Py_VISIT(self->base.fn);
+    Py_VISIT(self->base.dict);
     Py_VISIT(self->reason);
-    Py_VISIT(self->dict);
     return 0;
 }
 
 static int disabled_clear(PyObject *o) {
     Disabled *self = (Disabled *)o;
-    Py_CLEAR(self->fn);
+    Py_CLEAR(self->base.fn);
+    Py_CLEAR(self->base.dict);
     Py_CLEAR(self->reason);
-    Py_CLEAR(self->dict);
     return 0;
 }
 
 static void disabled_dealloc(PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
     PyObject_GC_UnTrack(o);
-    if (((Disabled *)o)->weak != NULL) PyObject_ClearWeakRefs(o);
+    if (((Wrapper *)o)->weak != NULL) PyObject_ClearWeakRefs(o);
     disabled_clear(o);
     type->tp_free(o);
     Py_DECREF(type);
 }
 
 static PyObject *disabled_repr(PyObject *o) {
-    return PyUnicode_FromFormat("<ccompile.disable of %R>", ((Disabled *)o)->fn);
+    return PyUnicode_FromFormat("<ccompile.disable of %R>", ((Wrapper *)o)->fn);
 }
 
+static PyObject *disable_alike(const Disabled *self, PyObject *fn) {
+    return make_disabled(Py_TYPE(self), fn, self->reason);
+}
+
+static PyMethodDef disabled_methods[] = {
+    WRAPPER_METHODS,
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef disabled_members[] = {
-    {"_orig_fn", T_OBJECT, offsetof(Disabled, fn), READONLY, NULL},
     {"reason", T_OBJECT, offsetof(Disabled, reason), READONLY, NULL},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Disabled, vectorcall), READONLY, NULL},
-    {"__dictoffset__", T_PYSSIZET, offsetof(Disabled, dict), READONLY, NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Disabled, weak), READONLY, NULL},
+    WRAPPER_MEMBERS,
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -450,6 +525,7 @@ static PyType_Slot disabled_slots[] = {
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_descr_get, bind},
     {Py_tp_repr, disabled_repr},
+    {Py_tp_methods, disabled_methods},
     {Py_tp_members, disabled_members},
     {Py_tp_getset, dict_getset},
     {Py_tp_doc, "A callable that runs eagerly, as returned by ccompile.disable."},

@@ -539,7 +539,7 @@ static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
     }
     PyObject *inner = unwrap(o); /* functions have guards of their own */
     const int source = inner == NULL || PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);
-    if (source >= 0) cc_value_read_member(rec, source, Py_TYPE(o), "_orig_fn", inner);
+    if (source >= 0) cc_value_read_member(rec, source, Py_TYPE(o), "_called", inner);
     return inner;
 }
 

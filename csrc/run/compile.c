@@ -463,7 +463,7 @@ CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err
     if (!options) options = &NONE;
     CcErr why = {0};
     const unsigned skipped = cc_order_skipped(getenv("CCOMPILE_SKIP_PASSES"), &why);
-    if (why.status) say_once(CC_LOG_FALLBACK, &why);
+    if (why.status) tell_setting(&why);
     cc_settings_check(tell_setting);
     CcPlan *plan = calloc(1, sizeof *plan);
     if (plan) plan->arena = cc_arena_new();

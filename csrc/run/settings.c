@@ -7,7 +7,8 @@ static const struct {
     const char *allowed[4]; /* besides "" */
 } SETTING[] = {
     {"CCOMPILE_BACKEND", {"ref", "cuda"}},   {"CCOMPILE_CPU", {"base", "avx2", "avx512"}},
-    {"CCOMPILE_DUMP", {"kernels", "graph"}}, {"CCOMPILE_LIBMVEC", {"0", "1"}},
+    {"CCOMPILE_DUMP", {"kernels", "graph"}}, {"CCOMPILE_INSTALL", {"0", "1"}},
+    {"CCOMPILE_LIBMVEC", {"0", "1"}},        {"CCOMPILE_LOGS_FORMAT", {"text", "json"}},
     {"CCOMPILE_PROFILE", {"0", "1"}},        {"CCOMPILE_VERIFY", {"0", "1"}},
     {"CCOMPILE_WRITTEN", {"0", "1"}},
 };

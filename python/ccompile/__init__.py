@@ -44,7 +44,7 @@ for _own in (*_library, precompile, bucketed, analyze_costs, reset):
 _logs_from_environment()
 _timeline_from_environment()
 _repro_from_environment()
-if _os.environ.get("CCOMPILE_INSTALL", "0") not in ("", "0"):
+if _os.environ.get("CCOMPILE_INSTALL") == "1":
     install()
 
 __version__ = "0.1.0"

@@ -181,24 +181,21 @@ def _compile(model: Any, *, settings: dict[str, Any], disable: bool = False) -> 
         return type(model)(recompile(model.__func__))
     if isinstance(model, types.MethodType) and type(model.__func__) is not types.FunctionType:  # such as a Compiled
         return types.MethodType(recompile(model.__func__), model.__self__)
-    called = model if isinstance(model, types.FunctionType | types.MethodType) else _call_of(type(model))
-    if called is not None:
-        return _made(model, **{"name": _named(model), **_with_dims(model, settings)})
-    if isinstance(settings["dynamic"], dict):
-        raise TypeError(f"dynamic={{argument: ...}} is for code in Python; this is code in C: {model!r:.100}")
-    compiled = _made(_through(model), **{"name": _named(model), **settings})
-    compiled.__wrapped__ = model
-    return compiled
+    return _made(model, **{"name": _named(model), **_with_dims(model, settings)})
 
 
 def _with_dims(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings, with the marks of dynamic={argument: ...} for this callable's parameters."""
     dynamic = settings["dynamic"]
-    return settings | {"dynamic": dims.of_call(model, dynamic)} if isinstance(dynamic, dict) else settings
+    if not isinstance(dynamic, dict):
+        return settings
+    if not _runs_a_function(model):
+        raise TypeError(f"dynamic={{argument: ...}} is for functions in Python; a call of {model!r:.100} runs none")
+    return settings | {"dynamic": dims.of_call(model, dynamic)}
 
 
 def _made(fn: Callable[..., Any], **settings: Any) -> "_core.Compiled":
-    compiled = sharing.make(fn, **settings)
+    compiled = sharing.make(fn, through=None if _runs_a_function(fn) else _through, **settings)
     if made is not None:
         made.append(compiled)
     return compiled
@@ -210,22 +207,36 @@ def _call_of(cls: type) -> Any:
     return called if isinstance(called, types.FunctionType | _core.Compiled | _core.Disabled) else None
 
 
-def _through(fn: Callable[..., Any]) -> types.FunctionType:
-    """A Python function that calls `fn`, which is code in C: frames are what can be recorded."""
+def _runs_a_function(fn: Any) -> bool:
+    """Whether a call runs a Python function as it is: fn, or the __call__ of its class; not code in C, nor a __call__
+    that is a staticmethod, compiled, or wrapped in C code (functools.lru_cache)."""
+    if isinstance(fn, types.FunctionType | types.MethodType):
+        return True
+    return type(_written_in(type(fn), "__call__")) is types.FunctionType
 
-    @functools.wraps(fn)
+
+def _written_in(cls: type, name: str) -> Any:
+    """The class's attribute as its definition has it, not bound; None: it has none."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+def _through(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What a call of `fn`, which runs no function as it is, is recorded as: frames are what can be recorded."""
+    compiled = _written_in(type(fn), "__call__")
+    if isinstance(compiled, _core.Compiled):
+        return types.MethodType(compiled._orig_fn, fn)
+
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 def _compile_class(cls: type, recompile: Callable[[Any], Any]) -> type:
     """Compiles the class's __call__ in place, as torch.compile does, so that calls of its instances are compiled."""
-    called = _call_of(cls)
-    if called is None:
+    if _call_of(cls) is None:
         raise TypeError(_refusal(cls, "a class without a __call__ in Python: compile one of its methods"))
-    setattr(cls, "__call__", recompile(called))  # noqa: B010
+    setattr(cls, "__call__", recompile(_written_in(cls, "__call__")))  # noqa: B010
     return cls
 
 
@@ -251,6 +262,11 @@ def compiled_of(thing: Any) -> _core.Compiled:
     if not isinstance(found, _core.Compiled):
         raise TypeError(f"not something that ccompile.compile returned: {found!r:.100}")
     return found
+
+
+def is_compiled(thing: Any) -> bool:
+    """Whether compiled_of finds something."""
+    return isinstance(_behind(thing), _core.Compiled)
 
 
 def disabled_of(thing: Any) -> _core.Disabled | None:
@@ -313,10 +329,9 @@ class _Disable:
         return _core.Disabled(fn, self.reason)
 
     def _disabled_class(self, cls: Any) -> Any:
-        called = _call_of(cls)
-        if called is None:
+        if _call_of(cls) is None:
             raise TypeError(f"ccompile.disable takes a class with a __call__ in Python; {cls!r:.100} has none")
-        cls.__call__ = self(called)
+        cls.__call__ = self(_written_in(cls, "__call__"))
         return cls
 
     def __enter__(self) -> "_Disable":

@@ -23,6 +23,7 @@ _TORCHS: dict[str, tuple[str, ...]] = {
 }
 _MOST = 2**31 - 1  # knobs are C's int
 _set: dict[str, Any] = {}  # values of those without a counterpart
+_hidden: set[str] = set()  # deleted, until they are set again: unittest.mock.patch ends so
 
 
 class _Ignored:
@@ -113,7 +114,7 @@ if TYPE_CHECKING:
 class _Config(ModuleType):
     def __getattr__(self, name: str) -> Any:
         knobs = {} if name.startswith("__") else _core.get_config()
-        if name in knobs or name in _TORCHS:
+        if (name in knobs or name in _TORCHS) and name not in _hidden:
             return _read(name)
         raise AttributeError(unknown("knob", name, knobs) if knobs else name)
 
@@ -122,6 +123,15 @@ class _Config(ModuleType):
             super().__setattr__(name, value)
         else:
             _write(name, value)
+            _hidden.discard(name)
+
+    def __delattr__(self, name: str) -> None:
+        """Hides a knob, whose value stays, until it is set."""
+        if name in vars(self):
+            super().__delattr__(name)
+        else:
+            getattr(self, name)  # AttributeError if it is none
+            _hidden.add(name)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *_core.get_config()]

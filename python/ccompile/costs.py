@@ -74,7 +74,8 @@ def analyze_costs(model: Callable[..., Any], inputs: Iterable[Any], *, calls: in
         raise TypeError(
             f"inputs must be an iterable of arguments or tuples of them, not {type(inputs).__name__}: {inputs!r:.100}"
         )
-    compiled = compile(model, **options | {"isolate_recompiles": True})
+    knobs = {**(options.get("options") or {}), "compile_after": 0}
+    compiled = compile(model, **options | {"isolate_recompiles": True, "options": knobs})
     return [measure(compiled, given if isinstance(given, tuple) else (given,), calls) for given in inputs]
 
 

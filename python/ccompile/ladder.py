@@ -8,10 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from . import _core
-from .api import compile
+from .api import compile, disabled_of
 from .costs import percentile, synchronize
-from .module import CompiledModule, called_by
 from .shapes import Precompiled, arguments, precompile
 
 KEPT = 64  # times of a rung's latest calls
@@ -33,9 +31,7 @@ class _Rung:
         knobs = {**(options.get("options") or {}), "compile_after": NEVER}
         self.name, self.given_ms = name, expected_ms
         self.model = compile(model, **options | {"options": knobs})
-        self.is_eager = isinstance(
-            called_by(self.model) if isinstance(self.model, CompiledModule) else self.model, _core.Disabled
-        )
+        self.is_eager = disabled_of(self.model) is not None
         self.times: deque[float] = deque(maxlen=KEPT)
         self.calls = self.passed_over = 0
 

@@ -138,17 +138,25 @@ def _levels(names: Mapping[str, bool | int | None]) -> dict[str, int]:
             raise ValueError(config.unknown("log", name, ["all", *TOPICS]))
         if value is not None and not isinstance(value, int):
             raise TypeError(f"log {name!r} is True, False or a level such as logging.DEBUG, not {value!r}")
-        if value is None or value is False:
-            for topic in TOPICS if name == "all" else (name,):
-                levels.pop(topic, None)
-            continue
         chosen = tuple(TOPICS) if name == "all" else (name,) if name in TOPICS else TORCHS[name]
+        if value is None or value is False:
+            for topic in chosen:
+                _drop(levels, topic)
+            continue
         if not chosen:
             _core.note(f"log {name!r}: a log of torch.compile's that nothing here corresponds to")
         for topic in chosen:
             level = logging.INFO if value is True else value
             levels[topic.lstrip("+")] = min(level, logging.DEBUG if topic[0] == "+" else level)
     return levels
+
+
+def _drop(levels: dict[str, int], topic: str) -> None:
+    """Ends a topic, or with + what it shows at debug level."""
+    if topic[0] != "+":
+        levels.pop(topic, None)
+    elif topic[1:] in levels:
+        levels[topic[1:]] = max(levels[topic[1:]], logging.INFO)
 
 
 def parse(text: str) -> dict[str, bool | int]:
@@ -210,5 +218,6 @@ def from_environment() -> None:
     topics = parse(ours) if ours else {name: value for name, value in parse(torchs).items() if TORCHS.get(name)}
     topics |= {} if ours else {name: value for name, value in parse(torchs).items() if name in TOPICS}
     out = os.environ.get("CCOMPILE_LOGS_OUT") or None
+    format = os.environ.get("CCOMPILE_LOGS_FORMAT", "")
     if topics:
-        set_logs(out=out, format=os.environ.get("CCOMPILE_LOGS_FORMAT") or "text", **topics)
+        set_logs(out=out, format=format if format in FORMATS else "text", **topics)

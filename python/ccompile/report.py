@@ -374,9 +374,10 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """export(fn)(*args, **kwargs) runs fn once and returns its one Graph, for programs that read the graph of
     torch._dynamo.export; it cannot be run. export(fn, *args, **kwargs) does the same for at least one argument. Raises
     Unsupported if fn has a graph break, and ValueError if it has no tensor op."""
-    whole = compile(fn, fullgraph=True)
+    whole = compile(fn, fullgraph=True, isolate_recompiles=True, options={"compile_after": 0})
 
     def run(*args: Any, **kwargs: Any) -> Graph:
+        compiled_of(whole).reset()
         whole(*args, **kwargs)
         found = report(whole)
         if not found.graphs:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _core, api
+from . import api
 from .stance import compiling_now
 
 
@@ -76,10 +76,7 @@ class Bucketed:
         self._hits = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor) and a.ndim > self.dim]
-        if not tensors:
-            raise ValueError(f"bucketed over dim {self.dim}: no argument is a tensor with that dim")
-        size = tensors[0].shape[self.dim]
+        size = self._size((*args, *kwargs.values()))
         bucket = self._bucket(size)
         self._hits += bucket in self._calls
         self._calls[bucket] = self._calls.get(bucket, 0) + 1
@@ -88,6 +85,13 @@ class Bucketed:
         fit = lambda a: self._pad(a, size, bucket)  # noqa: E731
         result = self.compiled(*map(fit, args), **{name: fit(a) for name, a in kwargs.items()})
         return torch.utils._pytree.tree_map(lambda r: self._cut(r, size, bucket), result) if self.crop else result
+
+    def _size(self, args: tuple[Any, ...]) -> int:
+        """The size of the first tensor that has the dim."""
+        for a in args:
+            if isinstance(a, torch.Tensor) and a.ndim > self.dim:
+                return a.shape[self.dim]
+        raise ValueError(f"bucketed over dim {self.dim}: no argument is a tensor with that dim")
 
     def _pad(self, a: Any, size: int, bucket: int) -> Any:
         if not isinstance(a, torch.Tensor) or a.ndim <= self.dim or a.shape[self.dim] != size:
@@ -103,7 +107,7 @@ class Bucketed:
         fitted = []
         for item in inputs:
             args = arguments(item)
-            size = next(a.shape[self.dim] for a in args if isinstance(a, torch.Tensor) and a.ndim > self.dim)
+            size = self._size(args)
             bucket = self._bucket(size)
             self._calls.setdefault(bucket, 0)
             fitted.append(tuple(self._pad(a, size, bucket) for a in args))
@@ -128,7 +132,7 @@ def bucketed(
 
     Only for functions whose result at a position does not depend on the padding behind it (element-wise ops, attention
     with a mask; no mean over the dim). A size above the largest of `sizes` is not padded.
-    options: those of ccompile.compile."""
+    options: those of ccompile.compile; without any, what is compiled already stays as it is."""
     if isinstance(dim, bool) or not isinstance(dim, int) or dim < 0:
         raise ValueError(f"dim must be a non-negative int, not {dim!r}")
     if (width is None) == (sizes is None):
@@ -151,5 +155,5 @@ def bucketed(
         at = bisect.bisect_left(steps, size)
         return steps[at] if at < len(steps) else size
 
-    compiled = model if isinstance(model, _core.Compiled) else api.compile(model, **options)
+    compiled = model if api.is_compiled(model) and not options else api.compile(model, **options)
     return Bucketed(compiled, dim, bucket, value, crop)

@@ -1,11 +1,13 @@
 """set_stance: what compiled functions do instead of recording; the twin of torch.compiler.set_stance."""
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+from torch.utils._contextlib import _DecoratorContextManager
 
 from . import _core, config
 
+F = TypeVar("F", bound=Callable[..., Any])
 # name -> _core's stance (csrc/eval/eval.h, CcStance)
 _STANCES = {
     "default": "default",
@@ -18,31 +20,26 @@ _STANCES = {
 _BACKENDS = {None: None, "ccompile": None, "inductor": None, "eager": "force_eager"}
 
 
-class _Stance:
-    """The result of set_stance: a context manager that ends the stance, and a decorator that sets it for calls."""
+class _Stance(_DecoratorContextManager):
+    """The result of set_stance: a context manager that ends the stance, and a decorator that sets it for calls; either
+    any number of times, as torch's."""
 
     def __init__(self, stance: str) -> None:
         self._stance = stance
-        self._before = [_core.set_stance(stance)]
+        self._before = _core.set_stance(stance)
 
     def __enter__(self) -> None:
-        pass  # set_stance() itself has set it
+        _core.set_stance(self._stance)
 
     def __exit__(self, *exc: object) -> None:
-        _core.set_stance(self._before.pop())
+        _core.set_stance(self._before)
 
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        _core.set_stance(self._before.pop())  # a decorator sets it for the calls only
+    def __call__(self, fn: F) -> F:
+        _core.set_stance(self._before)  # a decorator sets it for the calls only
+        return super().__call__(fn)
 
-        @functools.wraps(fn)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            before = _core.set_stance(self._stance)
-            try:
-                return fn(*args, **kwargs)
-            finally:
-                _core.set_stance(before)
-
-        return call
+    def clone(self) -> "_Stance":
+        return _Stance(self._stance)
 
 
 def set_stance(

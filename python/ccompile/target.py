@@ -19,6 +19,7 @@ def find(what: str) -> tuple[Any, tuple, dict]:
     if not place:
         raise SystemExit(f"{what!r} is not MODULE:NAME, FILE.py:NAME or one of: {', '.join(WORKLOADS)}")
     if place.endswith(".py"):
+        sys.path.insert(0, os.path.dirname(os.path.abspath(place)))  # as for a script
         spec = importlib.util.spec_from_file_location(os.path.basename(place)[:-3], place)
         if spec is None or spec.loader is None or not os.path.exists(place):
             raise SystemExit(f"no such file: {place}")
