@@ -146,7 +146,7 @@ typedef enum CcFormula {
 /* The same of the later formula (CC_OPGRAD_LATER). */
 CcOpId cc_op_grad_later(CcOpId op, int operand, CcFormula f);
 bool cc_op_is_later(CcOpId row); /* a row of CC_OPGRAD_LATER */
-CcOpId cc_op_base(CcOpId op); /* of a derivative: the op that it derives; else `op` itself */
+CcOpId cc_op_base(CcOpId op);    /* of a derivative: the op that it derives; else `op` itself */
 /* The operand `grad` of the op's derivatives; `result` is the next one. It is the number of operands of the op. */
 int cc_op_grad_at(CcOpId op);
 /* Has the op's rule this mark (~ ^ ! # ?)? A derivative has those of its op. */
