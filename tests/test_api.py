@@ -326,9 +326,9 @@ def test_a_copy_has_state_of_its_own():
     counts = Counts()
     compiled = ccompile.compile(counts)
     twin, x = copy.deepcopy(compiled), x4()
-    torch.testing.assert_close(compiled(x), x + 1)
     torch.testing.assert_close(twin(x), x + 1)
-    assert counts.calls == 1
+    assert counts.calls == 0
+    torch.testing.assert_close(compiled(x), x + 1)
 
 
 @pytest.mark.parametrize("wrap", [ccompile.compile, ccompile.disable])
