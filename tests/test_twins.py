@@ -253,7 +253,7 @@ def test_what_libraries_ask():
 BAD = [
     (lambda: ccompile.compile(broken, backend=3), TypeError, "backend must be None, a str or a callable, not int"),
     (lambda: ccompile.optimize(3)(broken), TypeError, "backend must be"),
-    (lambda: ccompile.compile(len, dynamic={"x": {0: None}}), TypeError, "this is code in C"),
+    (lambda: ccompile.compile(len, dynamic={"x": {0: None}}), TypeError, "is for functions in Python"),
     (lambda: ccompile.compile(nn.ReLU(), dynamic={"x": {0: None}}), ValueError, "the parameters are: input"),
     (lambda: ccompile.events("last"), TypeError, "after must be the serial of an event"),
     (lambda: ccompile.events(-1), ValueError, "after must be 0 or more"),
