@@ -46,10 +46,15 @@ def run(cuda, *args, of=SHARDS):
     return passed, sum(log.read_text().count("\nlaunch ") for log in logs)
 
 
+# The CPU's library calls and own loops; and floats out of an integer's range, whose conversion C++ does not define: the emulation
+# gives what its compiler makes of it.
+NOT_EMULATED = ("test_kernels", "test_row[M:to0]", "test_row[X:doubled]")
+
+
 def test_the_op_table(cuda):
-    """But for which steps are no torch calls: test_kernels is about the CPU's library calls and own loops."""
     shares = 2 if os.environ.get("CI") else 1  # half of the table in CI
-    passed, launched = run(cuda, "tests/test_ops.py", "--deselect=tests/test_ops.py::test_kernels", of=shares * SHARDS)
+    without = [f"--deselect=tests/test_ops.py::{name}" for name in NOT_EMULATED]
+    passed, launched = run(cuda, "tests/test_ops.py", *without, of=shares * SHARDS)
     assert passed > 700 // shares and launched > 10000 // shares
 
 

@@ -381,9 +381,21 @@ static CcGo change_before(const CcBuiltin *b) {
     return read;
 }
 
+/* len() of a list, tuple or dict from outside reads none of its items, so that numbers among them may vary. */
+static bool reads_length(CcRec *rec, PyObject *o) {
+    const bool sequence = PyList_CheckExact(o) || PyTuple_CheckExact(o);
+    if (!(sequence || PyDict_CheckExact(o)) || cc_value_dirty(rec, o) != CC_DIRTY_NO) return false;
+    const int source = cc_value_known(rec, o) ? -1 : cc_value_source(rec, o);
+    if (source < 0) return false;
+    if (sequence) cc_inside_length(rec, source, PySequence_Fast_ITEMS(o), PySequence_Fast_GET_SIZE(o));
+    else cc_inside_size(rec, source, PyDict_GET_SIZE(o));
+    return true;
+}
+
 static CcGo read_before(const CcBuiltin *b) {
-    const bool counts = b->c->n > 0 && has(b, CC_TRAIT_ASKS_LEN); /* a set's members in any order */
-    return counts && cc_inside_members(b->rec, b->c->in[0]) ? CC_OK : contents_before(b);
+    const bool counts = b->c->n == 1 && has(b, CC_TRAIT_ASKS_LEN); /* a set's members in any order */
+    PyObject *of = counts ? b->c->in[0] : NULL;
+    return counts && (cc_inside_members(b->rec, of) || reads_length(b->rec, of)) ? CC_OK : contents_before(b);
 }
 
 /* ------------------------------------------------------------------ perform */

@@ -265,7 +265,7 @@ typedef struct CcTrace {
     /* its graph writes to tensors from outside or draws random numbers: it can't run twice */
     bool impure;
     bool lasting;        /* ... and does more than draw from the CPU's default generator, whose state can be restored */
-    bool raises;         /* a node may raise: runs keep what they need to undo draws and moves of statistics */
+    bool raises;         /* a node may raise */
     bool python;         /* a node has a kernel in Python (CC_KERNEL_PYTHON) */
     bool other_autocast; /* sets autocast's state on a device without a row in mode.def */
     int ops;             /* nodes that are tensor ops */
@@ -286,13 +286,15 @@ enum { CC_KEY_MAX = 192 }; /* maximal words of a key; a trace that would need mo
 void cc_sym_visit(const CcTrace *t, const CcAction *a, void (*visit)(void *ctx, const CcRecipe *r), void *ctx);
 /* Calls `tell` with each value that late steps read, and the last node before such a read. */
 void cc_trace_late_reads(const CcTrace *t, void (*tell)(void *ctx, int value, int node), void *ctx);
-/* Whether a run can undo an action's writes, or its draws. For a trace that can't raise, it keeps neither statistics nor
- * the generator's state. */
-static inline bool cc_action_undoes(const CcTrace *t, const CcAction *a) {
-    return a->undo != CC_UNDO_NOT && (a->undo != CC_UNDO_MOVES || t->raises);
-}
-static inline bool cc_action_redraws(const CcTrace *t, const CcAction *a) { return a->redraws && t->raises; }
 static inline bool cc_trace_symbolic(const CcTrace *t) { return t->resized.n + t->number.n > 0; }
+/* Whether a run may be undone: a node raises, or sizes turn out not to fit the trace. Others keep neither statistics nor the
+ * generator's state. */
+static inline bool cc_trace_undone(const CcTrace *t) { return t->raises || cc_trace_symbolic(t); }
+/* Whether a run can undo an action's writes, or its draws. */
+static inline bool cc_action_undoes(const CcTrace *t, const CcAction *a) {
+    return a->undo != CC_UNDO_NOT && (a->undo != CC_UNDO_MOVES || cc_trace_undone(t));
+}
+static inline bool cc_action_redraws(const CcTrace *t, const CcAction *a) { return a->redraws && cc_trace_undone(t); }
 void cc_trace_free(CcTrace *t);
 void cc_trace_forget(CcTrace *t); /* drops `kept` */
 int cc_trace_visit(const CcTrace *t, visitproc visit, void *arg);

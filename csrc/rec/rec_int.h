@@ -627,7 +627,9 @@ void cc_sym_after_size(CcRec *rec, CcEvent *ev, int guard, bool is_new);
 /* C code is about to take items from o: if it is a list, tuple or dict from outside whose numbers differ between calls,
  * symbols replace these in it until the recording ends (escape.c). */
 void cc_sym_fill(CcRec *rec, PyObject *o);
-/* The same for one item of the list or tuple that this guard reads. True: it is a symbol now. */
+/* Reads item i of the list or tuple that this guard reads. -> the item, or a symbol if it varies; new reference. */
+CC_NEW PyObject *cc_sym_read_item(CcRec *rec, PyObject *item, int guard, Py_ssize_t i);
+/* Puts the symbol into the list or tuple until the recording ends. True: it is a symbol now. */
 bool cc_sym_fill_item(CcRec *rec, PyObject *sequence, int guard, Py_ssize_t i);
 bool cc_sym_filled(const CcRec *rec, const PyObject *container); /* it holds symbols until the recording ends */
 void cc_sym_arguments(CcRec *rec, CcAct *act); /* the same for the call's arguments, which are in the root's locals */

@@ -130,15 +130,14 @@ static bool has_numpy(PyObject *o) {
     return has;
 }
 
-/* New reference. */
+/* Item i of a tuple: a copy if it is a float, a numpy scalar or a text that varies. New reference. */
 static PyObject *own_item(CcRec *rec, PyObject *item, int source, Py_ssize_t i) {
-    if (cc_value_numpy(item) && may_vary(item))
+    if (may_vary(item) || cc_sym_textual(item))
         return own_copy(rec, item, cc_guard_source(&rec->trace->guards, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL));
-    cc_value_read(rec, CC_SRC_ITEM, source, NULL, 0, (int)i, item);
-    return Py_NewRef(item);
+    return cc_sym_read_item(rec, item, source, i);
 }
 
-/* The tuple that this guard reads, with copies of its numpy scalars: [float(v) for v in [a.mean(), a.max()]], whose list
+/* The tuple that this guard reads, with copies of its numbers that vary: [float(v) for v in [a.mean(), a.max()]], whose list
  * the compiler makes a tuple. New reference. */
 static PyObject *own_tuple(CcRec *rec, PyObject *v, int source) {
     PyObject *items;
@@ -149,17 +148,22 @@ static PyObject *own_tuple(CcRec *rec, PyObject *v, int source) {
     return cc_sym_items(rec, v, items);
 }
 
+/* Item i of an adopted list or tuple: a number that varies is replaced in it. */
+static void adopt_item(CcRec *rec, PyObject *sequence, int source, Py_ssize_t i) {
+    PyObject **item = &PySequence_Fast_ITEMS(sequence)[i];
+    if (may_vary(*item))
+        Py_SETREF(*item, own_copy(rec, *item,
+                                  cc_guard_source(&rec->trace->guards, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
+    else cc_sym_fill_item(rec, sequence, source, i);
+}
+
 /* The same for a tuple that only an iterator holds, which goes on to take its items from it. */
 static bool adopt_tuple(CcRec *rec, PyObject *v, PyObject *args, bool own, int source) {
     const int holders = inner_holders(rec, v, args, own);
     if (holders == 0) return false;
     cc_guard_alone(&rec->trace->guards, source, holders);
     cc_inside_size(rec, source, PyTuple_GET_SIZE(v));
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v); i++) {
-        PyObject *item = PyTuple_GET_ITEM(v, i);
-        PyTuple_SET_ITEM(v, i, own_item(rec, item, source, i));
-        Py_DECREF(item);
-    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v); i++) adopt_item(rec, v, source, i);
     cc_value_set(rec, v, CC_O_FRESH, source);
     return true;
 }
@@ -209,14 +213,7 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
     cc_guard_alone(gs, source, holders);
     if (PyList_Check(o)) {
         cc_inside_size(rec, source, PyList_GET_SIZE(o));
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) {
-            PyObject *item = PyList_GET_ITEM(o, i);
-            if (!may_vary(item)) {
-                cc_sym_fill_item(rec, o, source, i);
-                continue;
-            }
-            PyList_SetItem(o, i, own_copy(rec, item, cc_guard_source(gs, CC_SRC_ITEM, source, NULL, 0, (int)i, NULL)));
-        }
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); i++) adopt_item(rec, o, source, i);
     } else {
         Py_ssize_t pos = 0;
         PyObject *key, *value;

@@ -372,15 +372,20 @@ bool cc_sym_filled(const CcRec *rec, const PyObject *container) {
     return false;
 }
 
+PyObject *cc_sym_read_item(CcRec *rec, PyObject *item, int guard, Py_ssize_t i) {
+    const int pending = rec->pending.n;
+    cc_value_read(rec, CC_SRC_ITEM, guard, NULL, 0, (int)i, item);
+    return rec->pending.n > pending ? take_pending(rec, pending) : Py_NewRef(item);
+}
+
 bool cc_sym_fill_item(CcRec *rec, PyObject *sequence, int guard, Py_ssize_t i) {
     PyObject **item = &PySequence_Fast_ITEMS(sequence)[i];
-    const int pending = rec->pending.n;
     if (cc_sym_is(rec, *item)) return true;
-    cc_value_read(rec, CC_SRC_ITEM, guard, NULL, 0, (int)i, *item);
-    if (rec->pending.n == pending) return false;
-    Py_SETREF(*item, take_pending(rec, pending));
-    filled(rec, sequence);
-    return true;
+    PyObject *own = cc_sym_read_item(rec, *item, guard, i);
+    const bool is_symbol = own != *item;
+    Py_SETREF(*item, own);
+    if (is_symbol) filled(rec, sequence);
+    return is_symbol;
 }
 
 static bool part_differs(const CcRec *rec, PyObject *v, int source, PyObject *key, Py_ssize_t i) {
