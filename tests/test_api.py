@@ -814,14 +814,17 @@ class Called:
         return x * self.k
 
 
-def test_compiled_functions_copy_and_pickle_as_functions_do():
-    assert copy.copy(by_name) is copy.deepcopy(by_name) is pickle.loads(pickle.dumps(by_name)) is by_name
-    other = ccompile.compile(plain)
+def copies_and_pickles(f, other):
+    """As functions do: f, a decorated function, by its name; other, which wraps `plain`, as the original."""
+    assert copy.copy(f) is copy.deepcopy(f) is pickle.loads(pickle.dumps(f)) is f
     assert copy.deepcopy([other])[0] is other and pickle.loads(pickle.dumps(other)) is plain
     model = nn.Sequential(nn.Linear(4, 4))
-    model.act = by_name
-    assert copy.deepcopy(model).act is by_name and pickle.loads(pickle.dumps(model)).act is by_name
+    model.act = f
+    assert copy.deepcopy(model).act is f and pickle.loads(pickle.dumps(model)).act is f
 
+
+def test_compiled_functions_copy_and_pickle_as_functions_do():
+    copies_and_pickles(by_name, ccompile.compile(plain))
     called = ccompile.compile(Called(), fullgraph=True)
     twin = copy.deepcopy(called)
     assert type(twin) is type(called) and twin.__wrapped__ is not called.__wrapped__
@@ -837,14 +840,7 @@ def disabled_by_name(x):
 
 
 def test_disabled_functions_copy_and_pickle_as_functions_do():
-    f = disabled_by_name
-    assert copy.copy(f) is copy.deepcopy(f) is pickle.loads(pickle.dumps(f)) is f
-    other = ccompile.disable(plain)
-    assert copy.deepcopy([other])[0] is other and pickle.loads(pickle.dumps(other)) is plain
-    model = nn.Sequential(nn.Linear(4, 4))
-    model.act = f
-    assert copy.deepcopy(model).act is f and pickle.loads(pickle.dumps(model)).act is f
-
+    copies_and_pickles(disabled_by_name, ccompile.disable(plain))
     called = ccompile.disable(Called(), reason="mine")
     twin = copy.deepcopy(called)
     assert type(twin) is _core.Disabled and twin.reason == "mine" and twin.__wrapped__ is not called.__wrapped__

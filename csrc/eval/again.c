@@ -7,20 +7,13 @@
 #include "eval_int.h"
 
 typedef struct Reads {
-    const CcSegmentHost *h;
+    CcSegmentHost *h;
     int node;
     bool ok;
 } Reads;
 
 static const CcAction *action_of(const CcSegmentHost *h, int n) {
     return &h->trace->node.at[h->trace->graph->node.at[n].host];
-}
-
-static void find_inputs(CcSegmentHost *h) {
-    const CcTrace *t = h->trace;
-    for (int i = 0; i < t->input.n; i++)
-        if (h->x->value[t->input_value.at[i]] == NULL)
-            h->x->value[t->input_value.at[i]] = Py_NewRef(h->x->gv[t->input.at[i]]);
 }
 
 /* Whether node n may write to this tensor. */
@@ -39,7 +32,7 @@ static bool writes(const CcSegmentHost *h, int n, PyObject *tensor) {
 }
 
 bool cc_again_written(CcSegmentHost *h, int first, int end, PyObject *tensor) {
-    find_inputs(h);
+    cc_segment_inputs(h->trace, h->x);
     for (int n = first; n < end; n++)
         if (writes(h, n, tensor)) return true;
     return false;
@@ -52,12 +45,12 @@ static void look_at(void *ctx, const CcRecipe *r) {
     if (r->make == CC_MAKE_EFFECT && x->effect[r->id] == NULL) reads->ok = false;
     if (r->make != CC_MAKE_VALUE || !reads->ok) return;
     PyObject *o = x->value[r->id];
-    reads->ok = o != NULL && (!cc_tens_is(o) || !cc_again_written((CcSegmentHost *)reads->h, reads->node + 1,
-                                                                  reads->h->trace->graph->node.n, o));
+    reads->ok = o != NULL &&
+                (!cc_tens_is(o) || !cc_again_written(reads->h, reads->node + 1, reads->h->trace->graph->node.n, o));
 }
 
 /* Whether the operands are what they were for eager. */
-static bool has_operands(const CcSegmentHost *h, int n) {
+static bool has_operands(CcSegmentHost *h, int n) {
     Reads reads = {.h = h, .node = n, .ok = true};
     cc_sym_visit(h->trace, action_of(h, n), look_at, &reads);
     return reads.ok;
@@ -71,7 +64,7 @@ static bool is_missing(const CcSegmentHost *h, int n) {
     return false;
 }
 
-static bool may_run(const CcSegmentHost *h, int n) {
+static bool may_run(CcSegmentHost *h, int n) {
     const unsigned flags = h->trace->graph->node.at[n].flags;
     const CcAction *a = action_of(h, n);
     if (flags & (CC_N_WRITES | CC_N_EFFECT) || (flags & CC_N_RANDOM && !cc_action_redraws(h->trace, a))) return false;
@@ -111,7 +104,7 @@ static bool is_involved(const CcSegmentHost *h) {
 static int catch_up(CcSegmentHost *h, int end) {
     CcSegmentHost again;
     if (h->shape == NULL || h->shape->graph == NULL || is_involved(h)) return -1;
-    find_inputs(h);
+    cc_segment_inputs(h->trace, h->x);
     const CcHost host = cc_segment_host(&again, h->trace, h->shape, h->x);
     for (int n = 0; n < end; n++) {
         if (!may_run(h, n) || run(h, &host, n) == 0) continue;
@@ -139,6 +132,6 @@ void cc_again_raise(CcSegmentHost *h) {
 void cc_again_compute(CcSegmentHost *h) {
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    if (catch_up(h, h->at) >= 0) cc_raised_clear();
+    if (catch_up(h, h->at) >= 0) cc_raised_clear(); /* the exception that the call ends with is the first one's */
     PyErr_Restore(type, value, tb);
 }

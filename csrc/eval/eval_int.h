@@ -56,7 +56,8 @@ typedef struct CcSegmentHost {
     bool mismatch;          /* a node returned a tensor of another shape than recorded */
 } CcSegmentHost;
 CcHost cc_segment_host(CcSegmentHost *h, const CcTrace *t, const CcShape *shape, CcCallState *x);
-CC_MUST int cc_segment_set_states(CcSegmentHost *h); /* repeats what nodes have set of torch's own state */
+void cc_segment_inputs(const CcTrace *t, CcCallState *x); /* the values of the graph's inputs that x lacks */
+CC_MUST int cc_segment_set_states(CcSegmentHost *h);      /* repeats what nodes have set of torch's own state */
 /* This node is going to draw random numbers: where to keep the generator's state; NULL: it need not be kept. */
 void **cc_segment_drawing(const CcSegmentHost *h, int node);
 CC_MUST int cc_segment_draws(const CcSegmentHost *h, int node); /* the same, and keeps it. 0, or -1 with an error set */

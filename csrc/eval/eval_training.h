@@ -51,8 +51,8 @@ struct CcTraining {
     int *drop_end;       /* [step] where its values end in `drop` */
     int id;              /* of the segment */
     bool verify;
-    bool told;    /* an event said that hooks of saved tensors are active */
-    bool outside; /* a backward has run after the call of its forward had ended */
+    bool told_hooks, told_shared; /* events of is_hooked() and is_shared() (training.c) */
+    bool outside;                 /* a backward has run after the call of its forward had ended */
     /* after a backward with create_graph=True: calls that run op by op, and how many of them are left */
     int rest, resting;
 };

@@ -8,48 +8,43 @@
 
 #include "eval_int.h"
 
-/* form: the arguments: '.' the next operand of the formula, 'N' None */
-static const struct Question {
-    CcFormula formula;
+typedef struct Question {
     const char *callable, *form;
-} QUESTION[] = {
-    {CC_FORMULA_clamp_number, "clamp", "..."},
-    {CC_FORMULA_clamp_tensor, "clamp", "..."},
-    {CC_FORMULA_min_number, "clamp_min", ".."},
-    {CC_FORMULA_min_number, "clamp", ".."},
-    {CC_FORMULA_min_tensor, "clamp_min", ".."},
-    {CC_FORMULA_min_tensor, "clamp", ".."},
-    {CC_FORMULA_max_number, "clamp_max", ".."},
-    {CC_FORMULA_max_number, "clamp", ".N."},
-    {CC_FORMULA_max_tensor, "clamp_max", ".."},
-    {CC_FORMULA_max_tensor, "clamp", ".N."},
-    {CC_FORMULA_fmin, "fmin", ".."},
-    {CC_FORMULA_fmax, "fmax", ".."},
+} Question;
+
+enum { MOST = 2 }; /* questions about a formula */
+
+static const Question QUESTION[CC_FORMULA_COUNT][MOST] = {
+#define ASK(callable, form) {callable, form},
+#define CC_FORMULA(id, op, numbers, asked, doc) [CC_FORMULA_##id] = {asked},
+#include "../ir/formula.def"
+#undef CC_FORMULA
+#undef ASK
 };
 
 static const CcType LINE = {.dtype = CC_DT_F32, .ndim = 1, .device = 1, .size = {CC_FORMULA_POINTS}, .stride = {1}};
 
-static PyObject *ones(void) {
+/* The operand's values at the points; operand -1: ones. */
+static PyObject *line(CcFormula f, int operand) {
     void *data;
     PyObject *t = cc_tens_empty(&LINE, &data);
-    for (int i = 0; t != NULL && i < CC_FORMULA_POINTS; i++) ((float *)data)[i] = 1;
+    for (int i = 0; t != NULL && i < CC_FORMULA_POINTS; i++)
+        ((float *)data)[i] = operand < 0 ? 1 : (float)cc_formula_point(f, operand, i);
     return t;
 }
 
-static PyObject *operand(CcFormula f, int k) {
-    void *data;
-    if (k >= cc_formula_tensors(f)) return PyFloat_FromDouble(cc_formula_point(f, k, 0));
-    PyObject *t = cc_tens_empty(&LINE, &data);
-    for (int i = 0; t != NULL && i < CC_FORMULA_POINTS; i++) ((float *)data)[i] = (float)cc_formula_point(f, k, i);
+static PyObject *argument(CcFormula f, int operand) {
+    if (operand >= cc_formula_tensors(f)) return PyFloat_FromDouble(cc_formula_point(f, operand, 0));
+    PyObject *t = line(f, operand);
     if (t != NULL && PyObject_SetAttrString(t, "requires_grad", Py_True) < 0) Py_CLEAR(t);
     return t;
 }
 
-static PyObject *arguments(const struct Question *q) {
-    const Py_ssize_t n = (Py_ssize_t)strlen(q->form);
+static PyObject *arguments(CcFormula f, const char *form) {
+    const Py_ssize_t n = (Py_ssize_t)strlen(form);
     PyObject *args = PyTuple_New(n);
     for (int i = 0, k = 0; args != NULL && i < n; i++) {
-        PyObject *o = q->form[i] == 'N' ? Py_NewRef(Py_None) : operand(q->formula, k++);
+        PyObject *o = form[i] == 'N' ? Py_NewRef(Py_None) : argument(f, k++);
         if (o != NULL) PyTuple_SET_ITEM(args, i, o);
         else Py_CLEAR(args);
     }
@@ -57,9 +52,9 @@ static PyObject *arguments(const struct Question *q) {
 }
 
 /* What the node of autograd's graph gives for gradients of 1: a tensor, or a tuple of them. */
-static PyObject *gradients(PyObject *function, const struct Question *q) {
-    PyObject *args = arguments(q), *y = args != NULL ? PyObject_Call(function, args, NULL) : NULL;
-    PyObject *node = y != NULL ? PyObject_GetAttrString(y, "grad_fn") : NULL, *g = node != NULL ? ones() : NULL;
+static PyObject *gradients(PyObject *function, CcFormula f, const char *form) {
+    PyObject *args = arguments(f, form), *y = args != NULL ? PyObject_Call(function, args, NULL) : NULL;
+    PyObject *node = y != NULL ? PyObject_GetAttrString(y, "grad_fn") : NULL, *g = node != NULL ? line(f, -1) : NULL;
     PyObject *r = g != NULL ? PyObject_CallOneArg(node, g) : NULL;
     Py_XDECREF(g);
     Py_XDECREF(node);
@@ -75,26 +70,26 @@ static PyObject *gradient(PyObject *given, Py_ssize_t i) {
 }
 
 /* An answer in another form counts as a formula that is not known here. */
-static void learn(const struct Question *q, PyObject *given) {
+static void learn(CcFormula f, const char *form, PyObject *given) {
     static const float nothing[CC_FORMULA_POINTS] = {0};
     const float *grad[CC_FORMULA_OPERANDS] = {nothing, nothing, nothing};
-    for (int i = 0, k = 0; q->form[i] != '\0'; i++) {
+    for (int i = 0, k = 0; form[i] != '\0'; i++) {
         CcTensor t = {0};
-        PyObject *o = q->form[i] == 'N' ? NULL : gradient(given, i);
+        PyObject *o = form[i] == 'N' ? NULL : gradient(given, i);
         if (o != NULL && cc_tens_is(o)) cc_tens_read(o, false, &t);
         if (t.data != NULL && t.type.dtype == LINE.dtype && cc_type_same_layout(&t.type, &LINE)) grad[k] = t.data;
-        k += q->form[i] != 'N';
+        k += form[i] != 'N';
     }
-    cc_formula_learn(q->formula, grad);
+    cc_formula_learn(f, grad);
 }
 
 /* False: there is no memory. */
-static bool ask(PyObject *functions, const struct Question *q) {
+static bool ask(PyObject *functions, CcFormula f, const Question *q) {
     PyObject *function = PyObject_GetAttrString(functions, q->callable);
-    PyObject *given = function != NULL ? gradients(function, q) : NULL;
+    PyObject *given = function != NULL ? gradients(function, f, q->form) : NULL;
     const bool ok = given != NULL || !PyErr_ExceptionMatches(PyExc_MemoryError);
     cc_raised_clear();
-    if (ok) learn(q, given);
+    if (ok) learn(f, q->form, given);
     Py_XDECREF(given);
     Py_XDECREF(function);
     return ok;
@@ -104,7 +99,9 @@ static void *ask_all(void *done) {
     const PyGILState_STATE state = PyGILState_Ensure();
     PyObject *functions = cc_obj_of_module("torch._C", "_VariableFunctions");
     bool ok = functions != NULL;
-    for (int i = 0; ok && i < CC_COUNT(QUESTION); i++) ok = ask(functions, &QUESTION[i]);
+    for (CcFormula f = 0; f < CC_FORMULA_COUNT; f++)
+        for (const Question *q = QUESTION[f]; ok && q < QUESTION[f] + MOST && q->callable != NULL; q++)
+            ok = ask(functions, f, q);
     Py_XDECREF(functions);
     *(bool *)done = ok;
     PyGILState_Release(state);
@@ -124,10 +121,12 @@ bool cc_formulas_ask(void) {
     bool ok = asked;
     pthread_t thread;
     if (ok) return true;
-    if (pthread_create(&thread, NULL, ask_all, &ok) != 0) return false;
-    Py_BEGIN_ALLOW_THREADS;
-    pthread_join(thread, NULL);
-    Py_END_ALLOW_THREADS;
-    if (ok && !asked) tell();
+    if (pthread_create(&thread, NULL, ask_all, &ok) == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        pthread_join(thread, NULL);
+        Py_END_ALLOW_THREADS;
+    }
+    if (!ok) cc_log_add(CC_LOG_FALLBACK, "torch could not be asked for its derivatives' formulas: it differentiates");
+    else if (!asked) tell();
     return asked = asked || ok;
 }

@@ -501,7 +501,10 @@ static void settle(Host *h) {
     if (h->by_kernel) cc_again_raise(h);
     PyObject *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
-    if (cc_rollback_later(h->x->undo, h) < 0) cc_raised_clear();
+    if (cc_rollback_later(h->x->undo, h) < 0) {
+        cc_log_add(CC_LOG_FALLBACK, "an op failed; what ops behind it had drawn or written could not be put back");
+        cc_raised_clear();
+    }
     PyErr_Restore(type, value, tb);
     cc_again_compute(h);
 }
@@ -586,9 +589,16 @@ static int count_writes(const CcTrace *t, const CcCallState *x) {
     return 0;
 }
 
+void cc_segment_inputs(const CcTrace *t, CcCallState *x) {
+    for (int i = 0; i < t->input.n; i++) {
+        PyObject **value = &x->value[t->input_value.at[i]];
+        if (*value == NULL) *value = Py_NewRef(x->gv[t->input.at[i]]);
+    }
+}
+
 CcRan cc_segment_exec(CcSegment *s, CcCallState *x) {
     const CcTrace *t = s->trace;
-    for (int i = 0; i < t->input.n; i++) x->value[t->input_value.at[i]] = Py_NewRef(x->gv[t->input.at[i]]);
+    cc_segment_inputs(t, x);
     CcRollback undo = {0};
     for (int i = 0; i < t->saved.n; i++) {
         const struct CcSaved *w = &t->saved.at[i];

@@ -547,12 +547,15 @@ static int run_steps(CcTraining *t, CcSegmentHost *h, const CcHost *host) {
 
 bool cc_training_outside(const CcTraining *t) { return t->outside; }
 
+/* Says, once for each reason, why torch runs a call. -> true */
+static bool is_left(const CcTraining *t, bool *told, const char *why) {
+    if (!*told) cc_log_add(CC_LOG_EAGER, "segment %d: %s: torch runs its ops one by one", t->id, why);
+    return *told = true;
+}
+
 /* Hooks of saved tensors (save_on_cpu, torch.utils.checkpoint) see each tensor that eager saves. */
 static bool is_hooked(CcTraining *t) {
-    if (!cc_state_has_hooks()) return false;
-    if (!t->told)
-        cc_log_add(CC_LOG_EAGER, "segment %d: hooks of saved tensors are active: torch runs its ops one by one", t->id);
-    return t->told = true;
+    return cc_state_has_hooks() && is_left(t, &t->told_hooks, "hooks of saved tensors are active");
 }
 
 /* With create_graph=True torch runs a stage's nodes again to differentiate them, so the stage is worth nothing. One call
@@ -596,7 +599,7 @@ static int find_memory(const CcTraining *t, const CcSegmentHost *h, Extent *out)
 
 /* Stages write running statistics at any time, as only the batch norm reads them (grad/batch.c). Whether another input
  * of this call shares their memory. */
-static bool is_shared(const CcTraining *t, const CcSegmentHost *h) {
+static bool is_shared(CcTraining *t, const CcSegmentHost *h) {
     if (t->moved == NULL) return false;
     Extent *at = cc_mem_get(sizeof *at * ((size_t)h->trace->input.n + 1));
     const int n = find_memory(t, h, at);
@@ -609,7 +612,7 @@ static bool is_shared(const CcTraining *t, const CcSegmentHost *h) {
         if (at[i].moved) moved = CC_MAX(moved, at[i].end);
     }
     free(at);
-    return shared;
+    return shared && is_left(t, &t->told_shared, "an input shares memory with running statistics");
 }
 
 int cc_training_run(CcTraining *t, CcSegmentHost *outer) {

@@ -11,7 +11,7 @@ typedef struct Formula {
     double number[2];
 } Formula;
 static const Formula FORMULA[] = {
-#define CC_FORMULA(id, op, numbers, doc) {CC_OP_##op, numbers},
+#define CC_FORMULA(id, op, numbers, asked, doc) {CC_OP_##op, numbers},
 #include "formula.def"
 #undef CC_FORMULA
 };
