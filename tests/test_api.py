@@ -1925,3 +1925,31 @@ def test_compiled_types_are_what_they_say():
     assert isinstance(ccompile.disable(scaled), _core.Disabled)
     assert isinstance(ccompile.compile(Net()).__call__, _core.Compiled)
     assert isinstance(vars(type(ccompile.compile(Net())))["__call__"], types.MemberDescriptorType)
+
+
+class Halved(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    @ccompile.disable
+    def helper(self, x):
+        return self.linear(x) * 0.5
+
+    def forward(self, x):
+        return self.helper(x) + 1
+
+
+@ccompile.disable
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x * 0.5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchscript_finds_the_source_of_a_disabled_function():
+    """As it does behind torch.compiler.disable: the wrapper has what torch.jit.script asks a function for."""
+    m, x = Halved(), x4()
+    torch.testing.assert_close(torch.jit.script(m)(x), m(x))
+    torch.testing.assert_close(torch.jit.script(halved)(x), x * 0.5)
+    assert isinstance(halved, types.FunctionType) and not isinstance(ccompile.disable(torch.relu), types.FunctionType)
+    assert inspect.getsourcefile(halved) == __file__ and "x * 0.5" in inspect.getsource(halved)

@@ -257,3 +257,24 @@ def test_a_failure_leaves_what_eager_leaves(fn, no_grad, good):
         return x, torch.eye(8) * (-1 if fails else 1), torch.tensor([3, 4, 5, 6, 7, 99 if fails else 7, 4, 5])
 
     same(make, make_args=make_args, build=True, calls=7, raises=True, hit=False, no_grad=no_grad, rtol=1e-4, atol=1e-4)
+
+
+def summed_along(x, dim):
+    return x.sum(dim)  # a tensor gives the dim, so that the shape is a guess
+
+
+def mapped(x, dim):
+    return torch.vmap(lambda v: v * 2)(x)
+
+
+@pytest.mark.parametrize("guess", [summed_along, mapped])
+def test_a_guessed_shape_behind_a_draw_can_be_read(guess):
+    """A draw from the CPU's default generator can be put back, so that a replay may compare the shape and run again."""
+
+    def fn(x, dim):
+        y = F.dropout(x, 0.5, training=True)
+        z = guess(x, dim)
+        return z.reshape(z.shape[0] * z.shape[1], -1), y
+
+    same(fn, torch.randn(2, 3, 4), torch.tensor(0))
+    assert EAGER or breaks(fn, torch.randn(2, 3, 4), torch.tensor(0)) == (1, 0)

@@ -174,6 +174,15 @@ static PyObject *wrapper_copy(PyObject *o, PyObject *unused) {
 
 static PyObject *wrapper_deepcopy(PyObject *o, PyObject *memo) { return copy_wrapper(o, "deepcopy", memo); }
 
+/* isinstance(wrapper, types.FunctionType) is true if it is for the wrapped callable: torch.fx, torch.jit.script and inspect
+ * check this before they look at __code__ and its like. */
+static PyObject *wrapped_class(PyObject *o, void *unused) {
+    (void)unused;
+    return Py_NewRef(PyFunction_Check(((Wrapper *)o)->fn) ? &PyFunction_Type : Py_TYPE(o));
+}
+
+static PyObject *wrapped_attribute(PyObject *o, void *name) { return PyObject_GetAttrString(((Wrapper *)o)->fn, name); }
+
 /* clang-format off */
 #define WRAPPER_METHODS                                     \
     {"__copy__", wrapper_copy, METH_NOARGS, NULL},          \
@@ -185,6 +194,14 @@ static PyObject *wrapper_deepcopy(PyObject *o, PyObject *memo) { return copy_wra
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Wrapper, vectorcall), READONLY, NULL}, \
     {"__dictoffset__", T_PYSSIZET, offsetof(Wrapper, dict), READONLY, NULL},             \
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Wrapper, weak), READONLY, NULL}
+#define WRAPPER_GETSET                                                            \
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},   \
+    {"__class__", wrapped_class, NULL, NULL, NULL},                               \
+    {"__code__", wrapped_attribute, NULL, NULL, "__code__"},                      \
+    {"__globals__", wrapped_attribute, NULL, NULL, "__globals__"},                \
+    {"__closure__", wrapped_attribute, NULL, NULL, "__closure__"},                \
+    {"__defaults__", wrapped_attribute, NULL, NULL, "__defaults__"},              \
+    {"__kwdefaults__", wrapped_attribute, NULL, NULL, "__kwdefaults__"}
 /* clang-format on */
 
 /* ------------------------------------------------------------------ Compiled */
@@ -376,20 +393,6 @@ static PyMemberDef compiled_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyGetSetDef dict_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-/* isinstance(compiled, types.FunctionType) is true if it is for the wrapped callable: torch.fx and inspect check this
- * before they look at __code__. */
-static PyObject *compiled_class(PyObject *o, void *unused) {
-    (void)unused;
-    return Py_NewRef(PyFunction_Check(((Wrapper *)o)->fn) ? &PyFunction_Type : Py_TYPE(o));
-}
-
-static PyObject *wrapped_attribute(PyObject *o, void *name) { return PyObject_GetAttrString(((Wrapper *)o)->fn, name); }
-
 /* torch.compile and torch.export unwrap compiled callables: innermost_fn in torch 2.13's _dynamo/eval_frame.py also
  * checks the wrapper's id, and expects a module's __call__. */
 static PyObject *orig_callable(PyObject *o, void *unused) {
@@ -405,13 +408,7 @@ static PyObject *own_id(PyObject *o, void *unused) {
 }
 
 static PyGetSetDef compiled_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
-    {"__class__", compiled_class, NULL, NULL, NULL},
-    {"__code__", wrapped_attribute, NULL, NULL, "__code__"},
-    {"__globals__", wrapped_attribute, NULL, NULL, "__globals__"},
-    {"__closure__", wrapped_attribute, NULL, NULL, "__closure__"},
-    {"__defaults__", wrapped_attribute, NULL, NULL, "__defaults__"},
-    {"__kwdefaults__", wrapped_attribute, NULL, NULL, "__kwdefaults__"},
+    WRAPPER_GETSET,
     {"_torchdynamo_orig_callable", orig_callable, NULL, NULL, NULL},
     {"_torchdynamo_wrapper_id", own_id, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -517,6 +514,11 @@ static PyMemberDef disabled_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyGetSetDef disabled_getset[] = {
+    WRAPPER_GETSET,
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot disabled_slots[] = {
     {Py_tp_new, disabled_new},
     {Py_tp_dealloc, disabled_dealloc},
@@ -527,7 +529,7 @@ static PyType_Slot disabled_slots[] = {
     {Py_tp_repr, disabled_repr},
     {Py_tp_methods, disabled_methods},
     {Py_tp_members, disabled_members},
-    {Py_tp_getset, dict_getset},
+    {Py_tp_getset, disabled_getset},
     {Py_tp_doc, "A callable that runs eagerly, as returned by ccompile.disable."},
     {0, NULL},
 };

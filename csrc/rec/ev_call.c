@@ -44,6 +44,12 @@ static PyObject *held_call(PyObject *o) {
 
 static PyObject *unwrap(PyObject *o) { return unwrap_hook != NULL ? unwrap_hook(o) : NULL; }
 
+/* The compiled function that is the __call__ of the object's class; NULL: that is something else. */
+static PyObject *compiled_call(PyObject *o) {
+    PyObject *d = dunder_call(o), *inner = d != NULL ? unwrap(d) : NULL;
+    return inner != NULL && PyFunction_Check(inner) ? d : NULL;
+}
+
 PyFunctionObject *cc_call_function(PyObject *callable) {
     for (int depth = 0; depth < 8 && callable != NULL; depth++) {
         if (PyFunction_Check(callable)) return (PyFunctionObject *)callable;
@@ -387,10 +393,9 @@ static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch
     CcBound bound;
     const int n_kw = cc_obj_count(c->kwnames);
     const int status = symbolic ? -1 : cc_bind_call(c->func, c->in, c->n - n_kw, c->kwnames, &bound);
-    /* The result's shape is a guess: a replay compares it with the recorded one, provided that it can run again. */
+    /* the result's shape is a guess */
     const bool guessed = status != 0 && t->cls == CC_T_OP && !t->dynamic_shape && may_give_sizes(c);
-    const bool checked =
-        guessed && !(flags & (CC_N_WRITES | CC_N_RANDOM)) && !rec->trace->impure && cc_opaque_checkable(result);
+    const bool checked = guessed && !(flags & (CC_N_WRITES | CC_N_RANDOM)) && cc_opaque_checkable(result);
     const CcCallSpec spec = {.form = CC_F_CALL,
                              .target = c->func,
                              .kwnames = c->kwnames,
@@ -523,24 +528,34 @@ static void partial_guards(CcRec *rec, PyObject *o) {
         CC_RETRY_ALLOC(v, PyObject_GetAttrString(o, names[i]));
         cc_vec_push(&rec->keep, v);
         cc_value_read_member(rec, source, Py_TYPE(o), names[i], v);
+        cc_sym_fill(rec, v);
         cc_inside_guard(rec, v, 1);
     }
+    cc_sym_drop_pending(rec); /* the callee gets symbols from the containers; C code takes the others */
 }
 
-/* A call of a compiled callable, or of a module that holds one, is handled as a call of the wrapped callable. Guards
+/* A call of a compiled callable, or of an object whose call is one, is handled as a call of the wrapped callable. Guards
  * read each step of the way there, so that the provenance of the frame's self is known. NULL: o is neither. */
 static PyObject *unwrap_guarded(CcRec *rec, PyObject *o) {
-    PyObject *held = held_call(o);
+    PyObject *held = held_call(o), *call = compiled_call(o);
     if (held != NULL && unwrap(held) != NULL) {
         const int source = cc_value_source(rec, o);
         cc_attr_dunder(rec, o, "__call__");
         if (source >= 0) cc_value_read(rec, CC_SRC_MEMBER, source, dunder_call(o), 0, 0, held);
         o = held;
+    } else if (call != NULL) {
+        cc_attr_dunder(rec, o, "__call__");
+        o = call;
     }
-    PyObject *inner = unwrap(o); /* functions have guards of their own */
-    const int source = inner == NULL || PyFunction_Check(inner) ? -1 : cc_value_source(rec, o);
+    PyObject *inner = unwrap(o);
+    const int source = inner == NULL ? -1 : cc_value_source(rec, o);
     if (source >= 0) cc_value_read_member(rec, source, Py_TYPE(o), "_called", inner);
     return inner;
+}
+
+static CcGo call_compiled(CcRec *rec, PyObject *inner) {
+    if (PyFunction_Check(inner)) cc_param_call(rec, (PyFunctionObject *)inner);
+    return CC_OK;
 }
 
 /* Adds the user's text: disable(reason=...), graph_break(msg). */
@@ -599,7 +614,10 @@ static CcGo function_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled 
     if (go == CC_OK && cc_library_transform(f)) go = transform_before(rec, act, ev, c);
     if (go == CC_OK && cc_library_wraps(f))
         go = cc_backcall_unwrapped(rec, ev, c->func, c->in, cc_call_positional(c), c->kwnames);
-    return go != CC_OK || cc_library_recorded(f) ? go : break_at_library(rec, act, ev, f);
+    if (go != CC_OK) return go;
+    if (!cc_library_recorded(f)) return break_at_library(rec, act, ev, f);
+    cc_param_call(rec, f);
+    return CC_OK;
 }
 
 static CcGo torch_op_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t) {
@@ -648,14 +666,14 @@ CcGo cc_call_before(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, in
     if (special != NULL) return special_break(rec, act, special->reason, in, n);
     PyObject *inner = unwrap_guarded(rec, in[0]);
     guard_callable(rec, inner != NULL ? inner : in[0]);
-    if (inner != NULL) return CC_OK;
+    if (inner != NULL) return call_compiled(rec, inner);
     if (is_partial(in[0])) partial_guards(rec, in[0]);
     CcCalled c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return cc_rec_break(rec, act, CC_R_LIMIT, "arguments");
     if (is_partial(in[0])) guard_callable(rec, c.func);
     if (c.func != in[0] && (inner = unwrap_guarded(rec, c.func)) != NULL) {
         guard_callable(rec, inner);
-        return CC_OK;
+        return call_compiled(rec, inner);
     }
     ev->result = cc_intrin_call(rec, c.func, c.in, c.n, act);
     if (ev->result != NULL) return CC_DONE;
@@ -674,7 +692,7 @@ CcGo cc_call_after(CcRec *rec, CcAct *act, PyObject *const *in, int n, PyObject 
     CcCalled c;
     if (!normalise(rec, &c, in, n, kwnames, ex)) return CC_OK;
     PyObject *held = held_call(c.func);
-    if (unwrap(held != NULL ? held : c.func) != NULL) return CC_OK;
+    if (unwrap(held != NULL ? held : c.func) != NULL || compiled_call(c.func) != NULL) return CC_OK;
     if (!PyFunction_Check(c.func)) {
         const CcCallee callee = cc_callee_find(c.func);
         if (callee.kind != CC_CALLEE_UNKNOWN) return cc_builtin_after(rec, act, &c, &callee, result);

@@ -507,6 +507,13 @@ static void note_requires_set(CcRec *rec, const CcCallSpec *spec) {
         cc_value_requires_set(rec, spec->in[0]);
 }
 
+/* Whether a rollback restores what the trace has done so far, and what this node does: draws from the CPU's default
+ * generator, which are `impure`, but nothing that is `lasting`. If a result has another shape than recorded, the call runs
+ * again: a draw from a GPU's generator would be made twice. */
+static bool repeats(const CcRec *rec, const CcCallSpec *spec, bool redraws) {
+    return !rec->trace->lasting && (redraws || !(spec->flags & CC_N_RANDOM));
+}
+
 /* What rolling back, or repeating, this node takes. */
 static void note_undo(CcRec *rec, const CcCallSpec *spec, int node, bool redraws) {
     CcTrace *t = rec->trace;
@@ -533,8 +540,9 @@ static int push(CcRec *rec, const CcCallSpec *spec, CcAction *action, CcOpId op,
                 bool unsized) {
     CcTrace *t = rec->trace;
     const bool symbols = takes_symbols(rec, spec, operands), torchs = op == CC_OP_host || op == CC_OP_picked;
-    action->fixed = spec->checked && !symbols;
-    action->follows = symbols && !unsized && (spec->checked || (torchs && comparable(rec, spec, made->types, made->n)));
+    action->fixed = action->checked && !symbols;
+    action->follows =
+        symbols && !unsized && (action->checked || (torchs && comparable(rec, spec, made->types, made->n)));
     cc_vec_push(&t->node, *action);
     trim(rec, made->types, made->n);
     const int node = cc_graph_node(t->graph, unsized ? CC_OP_host : op, spec->flags, t->node.n - 1, operands->at,
@@ -577,8 +585,10 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     const CcOpId op = take_operands(rec, spec, result, &operands);
     guard_device(rec, &operands, made.types, made.n);
     note_grad(rec, spec);
-    const bool unsized = spec->dynamic || takes_unsized(rec, &operands);
-    if (unsized && made.sequence && !spec->dynamic) {
+    const bool checked = spec->checked && repeats(rec, spec, draws);
+    const bool dynamic = spec->dynamic || spec->checked != checked;
+    const bool unsized = dynamic || takes_unsized(rec, &operands);
+    if (unsized && made.sequence && !dynamic) {
         /* the number of results may depend on data, too; for nonzero and unique it does not */
         cc_vec_free(&operands);
         return cc_rec_poison(rec, act, CC_R_DATA_SHAPE, spec->name);
@@ -587,7 +597,7 @@ CcGo cc_node_add(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *resul
     CcAction action = cc_node_action(spec, act, args0);
     action.sequence = made.sequence;
     action.state = spec->state;
-    action.checked = spec->checked;
+    action.checked = checked;
     action.kernel = (uint8_t)spec->kernel;
     action.undo = (uint8_t)undo;
     action.redraws = draws;

@@ -139,8 +139,7 @@ CcGo cc_opaque_op(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *co
         (void)cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, name);
         PyErr_Restore(type, value, tb);
     } else {
-        /* Shapes may depend on data: a replay compares them with the recorded ones, provided that it can run again. */
-        const bool checked = !writes && !rec->trace->lasting && cc_opaque_checkable(ev->result);
+        const bool checked = !writes && cc_opaque_checkable(ev->result); /* shapes may depend on data */
         /* Without a result, an op of torch's own that writes nothing checks something (aten._assert_async); another
          * library's may do anything. */
         const bool none = ev->result == Py_None, effect = writes || none;
@@ -244,7 +243,6 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
                               &function))
             return CC_DONE;
         /* the sizes of what could be recorded don't depend on data: its nodes have rows */
-        const bool checked = !rec->trace->lasting && function.graph == NULL;
         const CcCallSpec spec = {.form = CC_F_CALL,
                                  .target = f,
                                  .kwnames = kwnames,
@@ -252,9 +250,8 @@ CcGo cc_opaque_apply(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject 
                                  .n = n,
                                  .name = "Function.apply",
                                  .flags = draws ? CC_N_RANDOM : 0u,
-                                 .dynamic = !checked && function.graph == NULL,
                                  .kernel = CC_KERNEL_KEEPS,
-                                 .checked = checked,
+                                 .checked = function.graph == NULL,
                                  .function = &function};
         (void)cc_node_add(rec, act, &spec, ev->result);
         cc_functions_free_one(&function); /* if no node has taken it over */

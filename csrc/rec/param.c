@@ -36,11 +36,15 @@ static void read_default(CcRec *rec, const PyFunctionObject *func, PyObject *v) 
 }
 
 /* Keyword defaults are in a dict that can be changed in place: guards cover its content as well as its identity. */
-static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func) {
+static void guard_kwdefaults(CcRec *rec, PyFunctionObject *func, bool called) {
     if (func->func_kwdefaults == NULL || cc_value_source(rec, (PyObject *)func) < 0) return;
     cc_value_const_source(rec, func->func_kwdefaults);
+    if (!called) cc_sym_fill(rec, func->func_kwdefaults);
     cc_inside_guard(rec, func->func_kwdefaults, 1);
+    cc_sym_drop_pending(rec); /* before a break in the callee, whose frame holds these numbers as constants */
 }
+
+void cc_param_call(CcRec *rec, PyFunctionObject *func) { guard_kwdefaults(rec, func, false); }
 
 /* A class has made the object and calls __init__. */
 static void made_by_caller(CcRec *rec, PyObject *self) {
@@ -64,7 +68,7 @@ static void read_given_defaults(CcRec *rec, PyFunctionObject *func) {
 }
 
 void cc_param_learn(CcRec *rec, CcAct *act, bool by_c) {
-    guard_kwdefaults(rec, act->func);
+    guard_kwdefaults(rec, act->func, true);
     const bool fixed = fixes_defaults(rec, act->func);
     if (!fixed) read_given_defaults(rec, act->func);
     const PyCodeObject *co = act->co;

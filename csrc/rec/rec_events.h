@@ -115,6 +115,8 @@ void cc_context_set(CcRec *rec, PyObject *var, PyObject *token); /* var.set() re
 CC_MUST bool cc_context_reset(CcRec *rec, PyObject *var, PyObject *token);
 
 /* ---- param.c ---- */
+/* A Python function is called: its frame gets symbols for keyword defaults that vary. */
+void cc_param_call(CcRec *rec, PyFunctionObject *func);
 /* Learns the provenance of the parameters of a frame that begins. by_c: C code called it with items of known
  * iterators. */
 void cc_param_learn(CcRec *rec, CcAct *act, bool by_c);

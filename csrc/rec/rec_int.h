@@ -561,7 +561,7 @@ typedef struct CcCallSpec {
     bool makes;           /* its result may be an object of torch's that no guard describes: a value of the graph */
     bool safe;            /* does not raise depending on data */
     CcKernel kernel;
-    bool checked;         /* a replay compares its results' metadata with the recorded ones */
+    bool checked; /* its results have guessed metadata, which a replay that can be repeated compares with theirs */
     CcFunction *function; /* what it computes, which the node takes over; NULL: unknown */
 } CcCallSpec;
 /* CC_OK, or CC_GIVE_UP when an operand has no recipe (the site is marked). */

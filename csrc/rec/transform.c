@@ -339,9 +339,9 @@ static void add(CcRec *rec, CcAct *act, const CcCalled *c, const char *name, con
                              .name = name,
                              /* EFFECT: its place among writes to tensors that it reads unseen */
                              .flags = (w->hidden ? CC_N_EFFECT : 0u) | (draws ? CC_N_RANDOM : 0u),
-                             .dynamic = impure || w->dynamic,
+                             .dynamic = w->dynamic,
                              .kernel = CC_KERNEL_KEEPS,
-                             .checked = !impure && !w->dynamic};
+                             .checked = !w->dynamic};
     if (function == NULL || tuple == NULL) (void)cc_rec_poison(rec, act, CC_R_LIBRARY, spec.name);
     else if (cc_node_add(rec, act, &spec, tuple) == CC_OK && rec->trace != NULL) {
         rec->trace->impure = impure || draws;
