@@ -23,6 +23,13 @@ static bool number_word(PyObject *o, int64_t *word) {
         memcpy(word, &v, sizeof v);
         return true;
     }
+    if (!PyLong_CheckExact(o)) { /* a numpy scalar: a double holds each of one type, or an int64 does */
+        PyObject *number = PyNumber_Check(o) && PyIndex_Check(o) ? PyNumber_Index(o) : PyNumber_Float(o);
+        const bool ok = number != NULL && number_word(number, word);
+        if (number == NULL) cc_raised_clear();
+        Py_XDECREF(number);
+        return ok;
+    }
     int overflow;
     *word = PyLong_AsLongLongAndOverflow(o, &overflow);
     return overflow == 0;

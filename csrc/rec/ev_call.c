@@ -358,7 +358,23 @@ static bool may_give_sizes(const CcCalled *c) {
     return false;
 }
 
-static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, PyObject *result) {
+/* The operands that the node of an op on tensors takes. torch.tensor and its like, which have no tensor among theirs, give
+ * numpy's scalars numpy's dtype. */
+static const CcCalled *taken(CcRec *rec, CcAct *act, const CcCalled *c, const CcTorch *t, CcCalled *own) {
+    bool tensor = false, scalar = false;
+    for (int i = 0; i < c->n; i++) {
+        tensor = tensor || cc_tens_is(c->in[i]);
+        scalar = scalar || (cc_sym_scalar(c->in[i]) && cc_sym_is(rec, c->in[i]));
+    }
+    if (!tensor || !scalar || t->cls != CC_T_OP) return c;
+    *own = *c;
+    for (int i = 0; i < c->n; i++) own->in[i] = cc_sym_operand(rec, act, c->in[i]);
+    return own;
+}
+
+static CcGo torch_after(CcRec *rec, CcAct *act, const CcCalled *called, const CcTorch *t, PyObject *result) {
+    CcCalled own;
+    const CcCalled *c = result != NULL ? taken(rec, act, called, t, &own) : called;
     if (result == NULL) { /* whether it raises may depend on data, or on the sizes and numbers that it gets */
         if (cc_call_any_tensor(c, 2) && t->cls != CC_T_META)
             return cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises");

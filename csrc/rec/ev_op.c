@@ -210,33 +210,40 @@ static void look_at_operators(CcRec *rec, const CcEvent *ev) {
     }
 }
 
+/* The node of an operator with a tensor or a number that varies among its operands. */
+static CcGo node_of_operator(CcRec *rec, CcAct *act, const CcEvent *event) {
+    PyObject *in[2] = {NULL, NULL};
+    for (int i = 0; i < CC_MIN(event->n, 2); i++)
+        in[i] = operand_tensor(event) ? cc_sym_operand(rec, act, event->in[i]) : event->in[i];
+    CcEvent given = *event, *ev = &given;
+    if (event->n <= 2) given.in = in;
+    CcBound bound;
+    switch (ev->kind) {
+    case CC_EV_BINOP: {
+        const bool inplace = ev->flags & CC_EV_INPLACE;
+        const int status = cc_bind_binop((CcBinop)ev->arg, inplace, ev->in[0], ev->in[1], &bound);
+        return operator_node(rec, act, ev, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status, &bound);
+    }
+    case CC_EV_UNARY:
+        return operator_node(rec, act, ev, CC_F_UNARY,
+                             ev->arg == '-'   ? "neg"
+                             : ev->arg == '~' ? "invert"
+                                              : "pos",
+                             cc_bind_unary(ev->arg, ev->in[0], &bound), &bound);
+    default:
+        return operator_node(rec, act, ev, CC_F_COMPARE, compare_dunder[ev->arg],
+                             cc_bind_compare(ev->arg, ev->in[0], ev->in[1], &bound), &bound);
+    }
+}
+
 static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) /* whether it raises may depend on data */
         return operand_tensor(ev) || cc_op_symbolic(rec, ev)
                    ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
                    : CC_OK;
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
-    CcBound bound;
-    if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
-        switch (ev->kind) {
-        case CC_EV_BINOP: {
-            const bool inplace = ev->flags & CC_EV_INPLACE;
-            const int status = cc_bind_binop((CcBinop)ev->arg, inplace, ev->in[0], ev->in[1], &bound);
-            return operator_node(rec, act, ev, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status,
-                                 &bound);
-        }
-        case CC_EV_UNARY:
-            return operator_node(rec, act, ev, CC_F_UNARY,
-                                 ev->arg == '-'   ? "neg"
-                                 : ev->arg == '~' ? "invert"
-                                                  : "pos",
-                                 cc_bind_unary(ev->arg, ev->in[0], &bound), &bound);
-        case CC_EV_COMPARE:
-            return operator_node(rec, act, ev, CC_F_COMPARE, compare_dunder[ev->arg],
-                                 cc_bind_compare(ev->arg, ev->in[0], ev->in[1], &bound), &bound);
-        default: break;
-        }
-    }
+    if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE))
+        return node_of_operator(rec, act, ev);
     if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_fresh(rec, ev->result);
     return CC_OK;
 }

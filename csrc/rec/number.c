@@ -20,8 +20,8 @@ typedef struct Inside {
 
 static int visit_inside(PyObject *o, void *arg) {
     const Inside *in = arg;
-    const bool looks = PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyTuple_Check(o) || PyList_Check(o) ||
-                       PyDict_Check(o) || cc_tens_is(o) || PyIter_Check(o) || PyFunction_Check(o);
+    const bool looks = cc_sym_varies(o) || PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || cc_tens_is(o) ||
+                       PyIter_Check(o) || PyFunction_Check(o);
     return looks && in->visit(in->ctx, o, in->depth);
 }
 

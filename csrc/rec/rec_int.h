@@ -593,6 +593,14 @@ static inline bool cc_sym_textual(PyObject *o) { return PyUnicode_CheckExact(o) 
 /* A fresh text of this content becomes a symbol, which a step with these operands computes. False: it can't be one. */
 bool cc_sym_text(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *text);
 static inline bool cc_sym_number(PyObject *o) { return PyLong_CheckExact(o) || PyFloat_CheckExact(o); }
+/* One of numpy's real scalars. */
+static inline bool cc_sym_scalar(PyObject *o) { return cc_value_numpy(o) && !cc_known_is(o, CC_KNOWN_BOOL); }
+/* What may be a symbol, besides texts. */
+static inline bool cc_sym_varies(PyObject *o) { return cc_sym_number(o) || cc_sym_scalar(o); }
+CC_NEW PyObject *cc_sym_copy(PyObject *o); /* a separate object: of a number, a numpy scalar or a text */
+/* What a node takes for operand o of a torch op on tensors: torch reads a numpy scalar that varies as the Python number of
+ * its value, and so does a step. Other operands are taken as they are. Borrowed. */
+PyObject *cc_sym_operand(CcRec *rec, CcAct *act, PyObject *o);
 bool cc_sym_sized(CcRec *rec, PyObject *tensor); /* its sizes depend on symbols */
 bool cc_sym_value(CcRec *rec, int value);        /* the same for a graph value */
 void cc_sym_mark(CcRec *rec, int value);

@@ -98,18 +98,13 @@ static bool may_vary(PyObject *v) {
     return cc_value_numpy(v) && !cc_known_is(v, CC_KNOWN_BOOL) && !cc_same_nan(v);
 }
 
-static PyObject *copy_of(PyObject *v) {
-    if (PyFloat_CheckExact(v)) return cc_obj_copy_number(v);
-    return PyUnicode_CheckExact(v) ? cc_obj_copy_text(v) : PyObject_CallOneArg((PyObject *)Py_TYPE(v), v);
-}
-
 /* A separate object for a number that varies between calls: numbers that were one object while recording (best = v in a
  * loop, a constant of the code that a caller also passed) may be two in a replay. If code compares identities, the
  * original object counts (cc_sym_identical). Only its type is guarded until something reads its value. New reference. */
 static PyObject *own_copy(CcRec *rec, PyObject *v, int source) {
     CcGuards *gs = &rec->trace->guards;
     PyObject *own;
-    CC_RETRY_ALLOC(own, copy_of(v));
+    CC_RETRY_ALLOC(own, cc_sym_copy(v));
     if (gs->g.at[source].check == CC_CHK_NONE) cc_guard_check(gs, source, CC_CHK_TYPE, (PyObject *)Py_TYPE(v));
     cc_value_set(rec, own, CC_O_SOURCE, source);
     rec->lazy = rec->lazy || !PyFloat_CheckExact(v);
@@ -535,7 +530,7 @@ static void read_slot(CcRec *rec, CcAct *act, int level, int slot, bool symbolic
     }
     if (v != NULL && symbolic && (may_vary(v) || cc_sym_textual(v))) {
         const int id = cc_guard_source(gs, CC_SRC_SLOT, -1, NULL, level, slot, NULL);
-        if (PyFloat_CheckExact(v) && cc_sym_wanted(rec, id, v)) { /* Python code has read it */
+        if (!PyUnicode_CheckExact(v) && cc_sym_wanted(rec, id, v)) { /* Python code has read it */
             cc_sym_slot(rec, act, slot, id);
             return;
         }

@@ -5,8 +5,8 @@
  * for a new key, torch runs the nodes once (eval/shape.c). */
 #include "rec_events.h"
 
-/* A number, or a text made of symbols. */
-static bool may_be(PyObject *o) { return cc_sym_number(o) || PyUnicode_CheckExact(o); }
+/* A number, a numpy scalar, or a text made of symbols. */
+static bool may_be(PyObject *o) { return cc_sym_varies(o) || PyUnicode_CheckExact(o); }
 
 int cc_sym_of(CcRec *rec, PyObject *o) {
     if (rec->trace == NULL || rec->trace->symbol.n == 0 || o == NULL || !may_be(o)) return -1;
@@ -77,6 +77,8 @@ static PyObject *symbols_of(CcRec *rec, PyObject *items, unsigned fixed, bool la
 /* Whether a step may raise, or return something other than a number of the recorded type. */
 static bool may_fail(CcRec *rec, const CcCallSpec *spec, bool guard) {
     if (guard) return true;
+    for (int i = 0; i < spec->n; i++)
+        if (cc_sym_scalar(spec->in[i])) return true; /* its warnings may be errors */
     if (spec->form == CC_F_FORMAT || spec->form == CC_F_JOIN) return false;
     if (spec->form == CC_F_GETATTR || spec->form == CC_F_UNARY) return false;
     if (spec->form == CC_F_CALL) return spec->n == 0 || !cc_tens_is(spec->in[0]);
@@ -123,12 +125,23 @@ static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyO
     step.action.sequence = items;
     PyObject *given = result;
     if (items) given = symbols_of(rec, result, fixed, step.late);
-    else if (cc_sym_number(result) || cc_sym_textual(result)) given = cc_sym_new(rec, result, step.late);
+    else if (cc_sym_varies(result) || cc_sym_textual(result)) given = cc_sym_new(rec, result, step.late);
     else step.want = Py_NewRef(result);
     if (given != result) Py_DECREF(result);
     step.n = t->symbol.n - step.symbol0;
     end_step(t, &step, may_fail(rec, spec, step.want != NULL));
     return given;
+}
+
+PyObject *cc_sym_operand(CcRec *rec, CcAct *act, PyObject *o) {
+    if (o == NULL || !cc_sym_scalar(o) || !cc_sym_is(rec, o)) return o;
+    PyObject *type = (PyObject *)(PyIndex_Check(o) ? &PyLong_Type : &PyFloat_Type), *number;
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = type, .in = &o, .n = 1, .name = "number"};
+    CC_RETRY_ALLOC(number, PyObject_CallOneArg(type, o));
+    PyObject *symbol = record_step(rec, act, &spec, number, 0);
+    if (symbol == NULL) return o;
+    cc_vec_push(&rec->keep, symbol);
+    return symbol;
 }
 
 bool cc_sym_text(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyObject *text) {
@@ -343,6 +356,7 @@ bool cc_sym_absent(CcRec *rec, CcAct *act, PyObject *symbol, PyObject *const *it
 }
 
 bool cc_sym_probability(CcRec *rec, CcAct *act, PyObject *o) {
+    if (cc_sym_scalar(o)) return cc_number_settle(rec, o, 0);
     if (!cc_sym_number(o) || !(cc_sym_is(rec, o) || cc_value_symbolic(rec, o))) return true;
     for (int edge = 0; edge < 2; edge++) {
         PyObject *const in[] = {o, PyFloat_FromDouble(edge)};
@@ -369,7 +383,7 @@ static bool plain_operand(PyObject *o, int depth) {
             if (depth == 0 || !plain_operand(PySequence_Fast_GET_ITEM(o, i), depth - 1)) return false;
         return true;
     }
-    return cc_sym_number(o) || PyBool_Check(o) || o == Py_None || PyUnicode_CheckExact(o);
+    return cc_sym_varies(o) || PyBool_Check(o) || o == Py_None || PyUnicode_CheckExact(o);
 }
 
 /* Whether operands that are not symbols are numbers, texts, or containers of these; guards the content. */
@@ -396,7 +410,7 @@ CcGo cc_sym_operator(CcRec *rec, CcAct *act, CcEvent *ev) {
         if (cc_tens_is(ev->in[i])) return CC_OK;
         within = within || cc_sym_within(rec, ev->in[i], 3);
         texts = texts && PyUnicode_CheckExact(ev->in[i]);
-        numbers = numbers && (cc_sym_number(ev->in[i]) || PyBool_Check(ev->in[i]));
+        numbers = numbers && (cc_sym_varies(ev->in[i]) || PyBool_Check(ev->in[i]));
     }
     if (!within) return CC_OK;
     CcCallSpec spec = {.arg = ev->arg, .in = ev->in, .n = ev->n};

@@ -134,7 +134,7 @@ bool cc_sym_often_pinned(CcRec *rec, PyObject *o) {
 }
 
 bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number) {
-    if (!cc_sym_number(number) || cc_sym_is(rec, number) || cc_same_nan(number))
+    if (!cc_sym_varies(number) || cc_sym_is(rec, number) || cc_same_nan(number))
         return false; /* a NaN's identity may matter */
     CcGuards *gs = &rec->trace->guards;
     const CcSymSource *known = number_of(rec->trace, guard);
@@ -154,11 +154,15 @@ void cc_sym_written(CcRec *rec, int guard) {
         if (rec->trace->number.at[i].guard == guard) rec->trace->number.at[i].written = true;
 }
 
+PyObject *cc_sym_copy(PyObject *o) {
+    if (cc_sym_number(o)) return cc_obj_copy_number(o);
+    return PyUnicode_CheckExact(o) ? cc_obj_copy_text(o) : PyObject_CallOneArg((PyObject *)Py_TYPE(o), o);
+}
+
 static PyObject *symbol_object(CcRec *rec, PyObject *value, int id) {
     PyObject *o;
-    const bool text = PyUnicode_CheckExact(value);
-    CC_RETRY_ALLOC(o, text ? cc_obj_copy_text(value) : cc_obj_copy_number(value));
-    rec->lazy = rec->lazy || text;
+    CC_RETRY_ALLOC(o, cc_sym_copy(value));
+    rec->lazy = rec->lazy || PyUnicode_CheckExact(value);
     cc_value_set(rec, o, CC_O_SYMBOL, id);
     return o;
 }
@@ -306,7 +310,7 @@ static unsigned items_that_differ(const CcRec *rec, int guard, PyObject *v) {
     }
     for (int i = 0; PyTuple_CheckExact(v) && i < PyTuple_GET_SIZE(v) && i < CC_SYM_ITEMS; i++) {
         const CcHint *hint = cc_hint_find(hints, cc_guard_part_path(gs, guard, CC_SRC_ITEM, i, rec->salt));
-        if (hint != NULL && hint->number && cc_sym_number(PyTuple_GET_ITEM(v, i))) differ |= 1u << i;
+        if (hint != NULL && hint->number && cc_sym_varies(PyTuple_GET_ITEM(v, i))) differ |= 1u << i;
     }
     return differ;
 }
@@ -389,7 +393,7 @@ bool cc_sym_fill_item(CcRec *rec, PyObject *sequence, int guard, Py_ssize_t i) {
 }
 
 static bool part_differs(const CcRec *rec, PyObject *v, int source, PyObject *key, Py_ssize_t i) {
-    return cc_sym_number(v) && cc_hint_part_differs(rec->hints, &rec->trace->guards, source, key, (int)i, rec->salt);
+    return cc_sym_varies(v) && cc_hint_part_differs(rec->hints, &rec->trace->guards, source, key, (int)i, rec->salt);
 }
 
 static void fill_dict(CcRec *rec, PyObject *dict, int source) {
