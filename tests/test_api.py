@@ -1953,3 +1953,15 @@ def test_torchscript_finds_the_source_of_a_disabled_function():
     torch.testing.assert_close(torch.jit.script(halved)(x), x * 0.5)
     assert isinstance(halved, types.FunctionType) and not isinstance(ccompile.disable(torch.relu), types.FunctionType)
     assert inspect.getsourcefile(halved) == __file__ and "x * 0.5" in inspect.getsource(halved)
+
+
+@pytest.mark.parametrize("wrap", [ccompile.compile, ccompile.disable])
+@pytest.mark.filterwarnings("ignore")
+def test_torch_compile_takes_a_wrapper_of_a_function_with_defaults(wrap):
+    """Dynamo reads the defaults of the function behind the wrapper: its guard refused those of the wrapper."""
+    inner = wrap(lambda x, by=3: x * by)
+    torch._dynamo.reset()
+    outer = torch.compile(lambda x: inner(x) + 1, backend="eager")
+    x = x4()
+    for _ in range(2):
+        torch.testing.assert_close(outer(x), x * 3 + 1)

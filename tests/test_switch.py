@@ -655,6 +655,47 @@ def test_bad_stances():
         assert "guards are always checked" in kinds("ignored")[0]
 
 
+def test_force_backend_with_a_function():
+    """As torch's: what is called is compiled by torch.compile with it, also what a graph break separates."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def outer(x):
+        y = inner(x)
+        torch._dynamo.graph_break()
+        return inner(y) + 1
+
+    x = x4()
+    for set_stance in setters():
+        torch._dynamo.reset()
+        inner = ccompile.compile(scaled)
+        compiled, module = ccompile.compile(outer), ccompile.compile(net())
+        with set_stance(force_backend=backend):
+            torch.testing.assert_close(compiled(x), scaled(scaled(x)) + 1)
+            assert len(graphs) >= 2
+            torch.testing.assert_close(module(torch.ones(2, 4)), module._orig_mod(torch.ones(2, 4)))
+            graphs.clear()
+            for _ in range(3):
+                assert "recording" not in calls(compiled, x)
+            assert graphs == []
+            with set_stance("force_eager"):
+                torch.testing.assert_close(inner(x + 1), scaled(x + 1))
+            inner(torch.ones(2, 3, dtype=torch.float64))
+            assert len(graphs) == 1
+        assert calls(compiled, x).get("recording", 0) >= 1
+
+        @set_stance(force_backend="aot_eager")
+        def within(compiled=inner):
+            return calls(compiled, x)
+
+        assert within() == {"calls": 1}
+        graphs.clear()
+    assert ccompile._core.stance() == "default"
+
+
 # ---------------------------------------------------------------------- torch's back-end, names and settings
 
 

@@ -264,7 +264,7 @@ BAD = [
     (lambda: ccompile.set_stance(skip_guard_eval_unsafe=3), TypeError, "skip_guard_eval_unsafe must be True or False"),
     (lambda: ccompile.set_stance([]), TypeError, r"stance must be a str, not list: \[\]"),
     (lambda: ccompile.set_stance(None), TypeError, "stance must be a str, not NoneType"),
-    (lambda: ccompile.set_stance(force_backend=[]), TypeError, r"force_backend must be a str, not list: \[\]"),
+    (lambda: ccompile.set_stance(force_backend=[]), TypeError, r"force_backend must be a str, a function or None, not list: \[\]"),
     (lambda: ccompile.mark_dynamic(torch.ones(2), None), TypeError, "dim must be an int or several, not NoneType: None"),
     (lambda: ccompile.mark_dynamic(torch.ones(2), 0.0), TypeError, "dim must be an int or several, not float: 0.0"),
     (lambda: ccompile.mark_static(torch.ones(2), 0.0), TypeError, "dim must be an int or several, not float: 0.0"),

@@ -31,6 +31,7 @@ struct CcEvalCounts cc_eval_counts;
 bool cc_eval_skip_kernels;
 _Thread_local int cc_eval_disabled;
 CcStance cc_eval_stance;
+PyObject *cc_eval_forced;
 
 /* ------------------------------------------------------------------ the callable */
 
@@ -585,6 +586,19 @@ static PyObject *call_timed(CcRoot *root, PyObject *const *args, size_t nargsf, 
     return r;
 }
 
+/* Frames below are Dynamo's, so compiled functions that they call are called as they are. */
+static PyObject *call_forced(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    PyObject *forced = Py_NewRef(cc_eval_forced); /* the code that it runs may end the stance */
+    cc_eval_disabled++;
+    PyObject *f = PyObject_CallFunction(forced, "OO", root->callable, root->fullgraph ? Py_True : Py_False);
+    root->eager_calls++;
+    PyObject *r = f != NULL ? PyObject_Vectorcall(f, args, nargsf, kwnames) : NULL;
+    cc_eval_disabled--;
+    Py_XDECREF(f);
+    Py_DECREF(forced);
+    return r;
+}
+
 static bool stays_eager(const CcRoot *root) {
     return cc_eval_stance == CC_STANCE_FORCE_EAGER ||
            (cc_eval_stance == CC_STANCE_EAGER_THEN_COMPILE && root->calls == 1);
@@ -600,6 +614,7 @@ static PyObject *call_traced(CcRoot *root, PyObject *const *args, size_t nargsf,
 static PyObject *call_counted(CcRoot *root, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     root->calls++;
     cc_eval_counts.calls++;
+    if (cc_eval_stance == CC_STANCE_FORCE_BACKEND) return call_forced(root, args, nargsf, kwnames);
     if (root->eager_only || stays_eager(root)) return call_eagerly(root, args, nargsf, kwnames);
     if (cc_hook_traced()) return call_traced(root, args, nargsf, kwnames);
     if (root->calls >= root->pace.from && cc_eval_stance == CC_STANCE_DEFAULT)

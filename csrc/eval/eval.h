@@ -203,10 +203,12 @@ typedef enum CcStance {
     CC_STANCE_EAGER_ON_RECOMPILE, /* what is not compiled yet runs eagerly */
     CC_STANCE_FAIL_ON_RECOMPILE,  /* ... raises RuntimeError */
     CC_STANCE_EAGER_THEN_COMPILE, /* the first call of a root runs eagerly */
+    CC_STANCE_FORCE_BACKEND,      /* what cc_eval_forced gives is called */
     CC_STANCE_COMPILE_NOW,        /* neither compile_after nor memory_limit defers a recording; for precompile */
     CC_STANCE_COUNT
 } CcStance;
 extern CcStance cc_eval_stance;
+extern PyObject *cc_eval_forced; /* forced(callable, fullgraph) -> what torch has compiled; NULL in other stances */
 
 extern struct CcEvalCounts {
     uint64_t calls, hits, misses;

@@ -85,6 +85,7 @@ static const char *const STANCE[CC_STANCE_COUNT] = {
     [CC_STANCE_EAGER_ON_RECOMPILE] = "eager_on_recompile",
     [CC_STANCE_FAIL_ON_RECOMPILE] = "fail_on_recompile",
     [CC_STANCE_EAGER_THEN_COMPILE] = "eager_then_compile",
+    [CC_STANCE_FORCE_BACKEND] = "force_backend",
     [CC_STANCE_COMPILE_NOW] = "compile_now",
 };
 
@@ -93,17 +94,23 @@ static PyObject *api_stance(PyObject *m, PyObject *unused) {
     return PyUnicode_FromString(STANCE[cc_eval_stance]);
 }
 
-static PyObject *api_set_stance(PyObject *m, PyObject *name) {
-    (void)m;
-    const char *s = PyUnicode_AsUTF8(name);
-    if (s == NULL) return NULL;
-    const CcStance before = cc_eval_stance;
-    for (int i = 0; i < CC_STANCE_COUNT; i++) {
-        if (strcmp(s, STANCE[i]) != 0) continue;
-        cc_eval_stance = (CcStance)i;
-        return PyUnicode_FromString(STANCE[before]);
-    }
-    return PyErr_Format(PyExc_ValueError, "unknown stance %s", s);
+/* -> the stance that this name or callable stands for; -1 with an exception set: none */
+static int stance_of(PyObject *o) {
+    if (PyCallable_Check(o)) return CC_STANCE_FORCE_BACKEND;
+    const char *s = PyUnicode_AsUTF8(o);
+    for (int i = 0; s != NULL && i < CC_STANCE_COUNT; i++)
+        if (i != CC_STANCE_FORCE_BACKEND && strcmp(s, STANCE[i]) == 0) return i;
+    if (s != NULL) PyErr_Format(PyExc_ValueError, "unknown stance %s", s);
+    return -1;
+}
+
+static PyObject *api_set_stance(PyObject *m, PyObject *o) {
+    const int stance = stance_of(o);
+    PyObject *before = stance < 0 ? NULL : cc_eval_forced != NULL ? Py_NewRef(cc_eval_forced) : api_stance(m, NULL);
+    if (before == NULL) return NULL;
+    cc_eval_stance = (CcStance)stance;
+    Py_XSETREF(cc_eval_forced, stance == CC_STANCE_FORCE_BACKEND ? Py_NewRef(o) : NULL);
+    return before;
 }
 
 static PyObject *api_graph_break(PyObject *m, PyObject *args, PyObject *kwargs) {
@@ -305,7 +312,7 @@ PyMethodDef cc_api_methods[] = {
      "break_at(callable_or_type): recordings break at calls of it, and at `with` blocks of that type"},
     {"note", api_note, METH_O, "note(text): adds an `ignored` event"},
     {"stance", api_stance, METH_NOARGS, "stance() -> what set_stance has set"},
-    {"set_stance", api_set_stance, METH_O, "set_stance(name) -> the previous one; for ccompile.set_stance"},
+    {"set_stance", api_set_stance, METH_O, "set_stance(name or forced) -> the previous one; for ccompile.set_stance"},
     {"graph_break", (PyCFunction)(void (*)(void))api_graph_break, METH_VARARGS | METH_KEYWORDS,
      "graph_break(msg=\"\")\n--\n\nBreaks the graph at this call in compiled code; does nothing in eager code."},
     {"is_compiling", api_is_compiling, METH_NOARGS,

@@ -25,6 +25,7 @@ typedef struct Compiled {
 typedef struct {
     Wrapper base;
     PyObject *reason;
+    PyObject *by_torch; /* NULL: Dynamo has not asked yet */
 } Disabled;
 
 static PyTypeObject *compiled_type; /* for cc_types_unwrap; there is only one interpreter */
@@ -196,7 +197,6 @@ static PyObject *wrapped_attribute(PyObject *o, void *name) { return PyObject_Ge
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Wrapper, weak), READONLY, NULL}
 #define WRAPPER_GETSET                                                            \
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},   \
-    {"__class__", wrapped_class, NULL, NULL, NULL},                               \
     {"__code__", wrapped_attribute, NULL, NULL, "__code__"},                      \
     {"__globals__", wrapped_attribute, NULL, NULL, "__globals__"},                \
     {"__closure__", wrapped_attribute, NULL, NULL, "__closure__"},                \
@@ -409,7 +409,9 @@ static PyObject *own_id(PyObject *o, void *unused) {
 
 static PyGetSetDef compiled_getset[] = {
     WRAPPER_GETSET,
+    {"__class__", wrapped_class, NULL, NULL, NULL},
     {"_torchdynamo_orig_callable", orig_callable, NULL, NULL, NULL},
+    {"_torchdynamo_inline", orig_callable, NULL, NULL, NULL},
     {"_torchdynamo_wrapper_id", own_id, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -475,6 +477,7 @@ static int disabled_traverse(PyObject *o, visitproc visit, void *arg) {
     Py_VISIT(self->base.fn);
     Py_VISIT(self->base.dict);
     Py_VISIT(self->reason);
+    Py_VISIT(self->by_torch);
     return 0;
 }
 
@@ -483,6 +486,7 @@ static int disabled_clear(PyObject *o) {
     Py_CLEAR(self->base.fn);
     Py_CLEAR(self->base.dict);
     Py_CLEAR(self->reason);
+    Py_CLEAR(self->by_torch);
     return 0;
 }
 
@@ -493,6 +497,17 @@ static void disabled_dealloc(PyObject *o) {
     disabled_clear(o);
     type->tp_free(o);
     Py_DECREF(type);
+}
+
+/* Dynamo takes a function with this attribute for a wrapper, and traces what it gives: a call of what torch.compiler.disable
+ * has made, which is a graph break for it, too. One object: Dynamo's guards compare it. */
+static PyObject *disabled_by_torch(PyObject *o, void *unused) {
+    (void)unused;
+    Disabled *self = (Disabled *)o;
+    PyObject *module = self->by_torch == NULL ? PyImport_ImportModule("torch._dynamo.decorators") : NULL;
+    if (module != NULL) self->by_torch = PyObject_CallMethod(module, "disable", "O", self->base.fn);
+    Py_XDECREF(module);
+    return Py_XNewRef(self->by_torch);
 }
 
 static PyObject *disabled_repr(PyObject *o) {
@@ -516,6 +531,8 @@ static PyMemberDef disabled_members[] = {
 
 static PyGetSetDef disabled_getset[] = {
     WRAPPER_GETSET,
+    {"__class__", wrapped_class, NULL, NULL, NULL},
+    {"_torchdynamo_inline", disabled_by_torch, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
