@@ -14,7 +14,8 @@ static bool shown_before(PyObject *self) {
     PyObject *version = registry != NULL && PyDict_CheckExact(registry) ? cc_obj_item(registry, "version") : NULL;
     if (version == NULL || !PyLong_CheckExact(version) || PyLong_AsLong(version) != cc_frame_warnings_version())
         return false;
-    PyObject *key = PyTuple_GetSlice(self, TEXT, MODULE); /* of a text, a class and an int: hashing runs no Python code */
+    PyObject *key =
+        PyTuple_GetSlice(self, TEXT, MODULE); /* of a text, a class and an int: hashing runs no Python code */
     PyObject *shown = key != NULL ? PyDict_GetItemWithError(registry, key) : NULL;
     Py_XDECREF(key);
     return shown == Py_True;
@@ -41,7 +42,8 @@ static int applies(PyObject *filter, PyObject *self) {
     const int text = accepts(PyTuple_GET_ITEM(filter, 1), PyTuple_GET_ITEM(self, TEXT)),
               module = accepts(PyTuple_GET_ITEM(filter, 3), PyTuple_GET_ITEM(self, MODULE));
     if (text < 0 || module < 0) return -1;
-    const bool here = PyObject_IsTrue(line) == 0 || PyObject_RichCompareBool(line, PyTuple_GET_ITEM(self, LINE), Py_EQ) == 1;
+    const bool here =
+        PyObject_IsTrue(line) == 0 || PyObject_RichCompareBool(line, PyTuple_GET_ITEM(self, LINE), Py_EQ) == 1;
     return text && module && here &&
            PyType_IsSubtype((PyTypeObject *)PyTuple_GET_ITEM(self, CATEGORY), (PyTypeObject *)category);
 }
