@@ -176,8 +176,6 @@ static bool divides(const CcEvent *ev) {
 
 static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcActionForm form, const char *name,
                           int bind_status, const CcBound *bound) {
-    const CcRecFrame *f = cc_rec_frame(rec, act);
-    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK; /* Python code has recorded the nodes */
     const CcCallSpec spec = {.form = form,
                              .arg = ev->arg,
                              .in = ev->in,
@@ -210,6 +208,57 @@ static void look_at_operators(CcRec *rec, const CcEvent *ev) {
     }
 }
 
+/* ------------------------------------------------------------------ numbers that nodes compute */
+
+/* A tensor on the CPU with which torch computes the same, whether a number is a float or a tensor of float64 without dims. */
+static bool takes_either(PyObject *o) {
+    enum { CPU = 1 };
+    CcTensor t;
+    if (!cc_tens_plain(o)) return false;
+    cc_tens_read(o, false, &t);
+    return t.type.ndim > 0 && t.type.device == CPU && (t.type.dtype == CC_DT_F32 || t.type.dtype == CC_DT_F64);
+}
+
+/* torch.scalar_tensor(number, dtype=torch.float64, device="cpu"), as a node. NULL: not possible. */
+static PyObject *as_tensor(CcRec *rec, CcAct *act, PyObject *number) {
+    static PyObject *make, *dtype, *device, *names;
+    if (make == NULL) make = cc_obj_of_module("torch", "scalar_tensor");
+    if (dtype == NULL) dtype = cc_obj_of_module("torch", "float64");
+    if (device == NULL) device = PyUnicode_InternFromString("cpu");
+    if (names == NULL) names = Py_BuildValue("(ss)", "dtype", "device");
+    PyObject *const in[] = {number, dtype, device};
+    const bool ready = make != NULL && dtype != NULL && device != NULL && names != NULL;
+    PyObject *t = ready ? cc_call_unseen(act, make, in, CC_COUNT(in), names) : NULL;
+    if (t == NULL) cc_raised_clear();
+    const CcCallSpec spec = {.form = CC_F_CALL,
+                             .target = make,
+                             .kwnames = names,
+                             .in = in,
+                             .n = CC_COUNT(in),
+                             .name = "torch.scalar_tensor",
+                             .safe = true};
+    if (t != NULL && cc_node_add(rec, act, &spec, t) != CC_OK) Py_CLEAR(t);
+    return t;
+}
+
+/* x * r, where a node computes the number r: kernels take it as a tensor without dims. -> that tensor, in place of r in
+ * `in`; NULL: the operands stay as they are. */
+static PyObject *number_as_tensor(CcRec *rec, CcAct *act, const CcEvent *ev, PyObject *in[2]) {
+    const bool simple = ev->kind == CC_EV_BINOP && !(ev->flags & CC_EV_INPLACE) &&
+                        (ev->arg == CC_NB_ADD || ev->arg == CC_NB_SUBTRACT || ev->arg == CC_NB_MULTIPLY ||
+                         ev->arg == CC_NB_TRUE_DIVIDE);
+    for (int i = 0; simple && i < 2; i++) {
+        PyObject *number = ev->in[i];
+        if (!PyFloat_CheckExact(number) || !cc_value_symbolic(rec, number) ||
+            cc_value_origin(rec, number) != CC_O_VALUE || !takes_either(ev->in[1 - i]))
+            continue;
+        in[i] = as_tensor(rec, act, number);
+        in[1 - i] = ev->in[1 - i];
+        return in[i];
+    }
+    return NULL;
+}
+
 static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) /* whether it raises may depend on data */
         return operand_tensor(ev) || cc_op_symbolic(rec, ev)
@@ -218,12 +267,21 @@ static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
     CcBound bound;
     if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
+        const bool done = rec->trace->graph->node.n != cc_rec_frame(rec, act)->call_nodes;
+        if (done) return CC_OK; /* Python code has recorded the nodes */
         switch (ev->kind) {
         case CC_EV_BINOP: {
             const bool inplace = ev->flags & CC_EV_INPLACE;
-            const int status = cc_bind_binop((CcBinop)ev->arg, inplace, ev->in[0], ev->in[1], &bound);
-            return operator_node(rec, act, ev, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status,
-                                 &bound);
+            PyObject *in[2];
+            CcEvent as = *ev;
+            PyObject *made = number_as_tensor(rec, act, ev, in);
+            if (made != NULL) as.in = in;
+            if (rec->trace == NULL) return CC_GIVE_UP; /* the allocation ended the recording */
+            const int status = cc_bind_binop((CcBinop)ev->arg, inplace, as.in[0], as.in[1], &bound);
+            const CcGo go =
+                operator_node(rec, act, &as, inplace ? CC_F_INPLACE : CC_F_BINOP, binop_name[ev->arg], status, &bound);
+            Py_XDECREF(made);
+            return go;
         }
         case CC_EV_UNARY:
             return operator_node(rec, act, ev, CC_F_UNARY,
