@@ -4,7 +4,6 @@ break, and guarded: contents, order and identity may change from call to call.""
 import ccompile
 import pytest
 import torch
-
 from ccompile.api import compiled_of
 
 X = torch.ones(2)

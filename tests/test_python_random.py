@@ -7,7 +7,6 @@ import random
 import ccompile
 import pytest
 import torch
-
 from ccompile.api import compiled_of
 
 OWN = random.Random(5)

@@ -3,7 +3,6 @@
 import ccompile
 import pytest
 import torch
-
 from ccompile.api import compiled_of
 
 NUMBERS = [1.0, 2.0, 3.0]

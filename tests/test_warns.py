@@ -8,7 +8,6 @@ import ccompile
 import pytest
 import torch
 import torch.nn.functional as F
-
 from ccompile.api import compiled_of
 
 X = torch.linspace(-1, 1, 9).view(3, 3)

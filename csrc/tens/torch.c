@@ -6,20 +6,8 @@
  * callables of torch are recognised by module or type name and become CC_T_UNKNOWN, which promises nothing. */
 #include "tens_int.h"
 
-enum {
-    W = 1,
-    R = 2,
-    D = 4,
-    N = 8,
-    S = 16,
-    M = 32,
-    B = 64,
-    Z = 128,
-    G = 256,
-    K = 512,
-    P = 1024,
-    T = 2048
-}; /* torch.def */
+/* torch.def */
+enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512, P = 1024, T = 2048 };
 
 typedef struct Fact {
     const char *name;
