@@ -38,6 +38,7 @@ static bool makes_unset(const CcTrace *t, const CcGraph *g, const CcNode *n) {
     (void)g;
     for (int i = 0; n->op == CC_OP_host && i < CC_COUNT(HOST); i++)
         if (strcmp(t->node.at[n->host].name, HOST[i]) == 0) return true;
+    if (n->op == CC_OP_host && cc_torch_of_type(t->node.at[n->host].name)) return true; /* of sizes */
     return n->op == CC_OP_empty;
 }
 

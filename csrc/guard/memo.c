@@ -162,6 +162,7 @@ static bool imply_source(Build *b, int i, int stage) {
         add_word(b, &dict->ob_type, stage);
         return add_version(b, dict, -1, stage);
     case CC_SRC_OWN: return add_dict_pointer(b, g->parent, stage, &dict) && dict == NULL;
+    case CC_SRC_KEY_AT: return PyDict_CheckExact(parent) && add_version(b, parent, i, stage);
     case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
     case CC_SRC_TENSOR_KEY: return PyDict_Check(parent) && b->m->pinned[g->index] && add_version(b, parent, i, stage);
     case CC_SRC_TYPE: add_type(b, parent, steady, stage); return true;

@@ -619,7 +619,13 @@ static void look_at_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, P
     if (PyUnicode_Check(name) && (generic || !stores_in_python(t, v == NULL))) (void)look_in_class(rec, act, t, name);
 }
 
+/* x.data = x changes nothing (module.to(device) where the module already is). */
+static bool own_data(PyObject *o, PyObject *name, PyObject *v) {
+    return o == v && cc_tens_is(o) && cc_tens_plain(o) && PyUnicode_Check(name) && cc_text_is(name, "data");
+}
+
 static CcGo store_before(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
+    if (own_data(o, name, v)) return CC_OK;
     if (sets_gradient(rec, o, name, v) || asks_gradient(rec, act, o, name, v)) return CC_OK;
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TORCH_EFFECT, "an attribute of a tensor is set");
     const CcOrigin origin = cc_value_origin(rec, o);
@@ -686,6 +692,7 @@ static bool holds_objects(PyObject *d) { return ((PyMemberDescrObject *)d)->d_me
 /* A generic store into the instance has been performed (not a property's, not __setattr__ in Python). */
 CcGo cc_attr_generic_store(CcRec *rec, CcAct *act, PyObject *o, PyObject *name, PyObject *v) {
     if (PyType_Check(o)) return store_of_class(rec, act, o, name, v);
+    if (own_data(o, name, v)) return CC_OK;
     if (cc_tens_is(o)) return PyBool_Check(v) ? ask_gradient(rec, act, o, name, v) : set_gradient(rec, act, o, name, v);
     PyObject *d = cc_type_lookup(Py_TYPE(o), name);
     if (d != NULL &&

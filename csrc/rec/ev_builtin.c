@@ -84,6 +84,9 @@ static CcGo class_before(const CcBuiltin *b) { return stop(b, CC_R_CLASS, "class
 
 static CcGo state_before(const CcBuiltin *b) { return b->c->n == 0 ? CC_OK : refuse(b); }
 
+/* random.random(): a number that each replay draws anew, at its place among the nodes. */
+static CcGo draw_before(const CcBuiltin *b) { return b->c->n == 1 ? CC_OK : refuse(b); }
+
 static CcGo group_before(const CcBuiltin *b) { return cc_args_guard(b, 0, 3); }
 
 static CcGo type_before(const CcBuiltin *b) {
@@ -468,6 +471,14 @@ static CcGo super_after(const CcBuiltin *b) {
 static CcGo state_after(const CcBuiltin *b) {
     cc_value_read(b->rec, CC_SRC_CALL, -1, b->c->func, 0, 0, b->result);
     return CC_OK;
+}
+
+static CcGo draw_after(const CcBuiltin *b) {
+    if (b->result == NULL) return CC_OK;
+    CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
+    spec.flags = CC_N_EFFECT;
+    spec.safe = true;
+    return cc_node_add(b->rec, b->act, &spec, b->result);
 }
 
 static CcGo group_after(const CcBuiltin *b) {

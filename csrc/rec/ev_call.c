@@ -170,7 +170,8 @@ CcCallSpec cc_call_spec(const CcCalled *c, const char *name) {
 
 /* Copies the numbers of a list: they are the node's data, not constants of the trace. */
 static bool takes_data(const CcTorch *t) {
-    return t->name != NULL && (strcmp(t->name, "torch.tensor") == 0 || strcmp(t->name, "torch.as_tensor") == 0);
+    return t->name != NULL && (strcmp(t->name, "torch.tensor") == 0 || strcmp(t->name, "torch.as_tensor") == 0 ||
+                               cc_torch_of_type(t->name));
 }
 
 static CcGo torch_operands(CcRec *rec, CcAct *act, const CcCalled *c, bool data_first) {

@@ -397,9 +397,24 @@ static bool symbol_absent(CcRec *rec, CcAct *act, PyObject *o, PyObject *item) {
     return absent;
 }
 
+/* `module in modules`: a guard looks the object up in the set by its address. */
+static bool member_by_address(CcRec *rec, PyObject *set, PyObject *item) {
+    PyObject *member;
+    Py_ssize_t place = 0;
+    if (!PyAnySet_CheckExact(set) || !cc_value_by_address(item)) return false;
+    const int source = cc_value_source(rec, set), key = cc_value_source(rec, item);
+    if (source < 0 || key < 0 || cc_value_dirty_key(rec, set) != CC_DIRTY_NO || cc_value_known(rec, set)) return false;
+    for (; cc_set_next(set, &place, &member); place++) /* no code compares them, be it only after a collision */
+        if (member != NULL && !cc_value_by_address(member) && !cc_value_const(member)) return false;
+    const int has = PySet_Contains(set, item);
+    if (has < 0) cc_raised_clear();
+    if (has >= 0) cc_value_read(rec, CC_SRC_HAS, source, NULL, 0, key, has ? Py_True : Py_False);
+    return has >= 0;
+}
+
 static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *item = ev->in[1];
-    if (cc_value_by_tensor(rec, o, item)) return CC_OK;
+    if (cc_value_by_tensor(rec, o, item) || member_by_address(rec, o, item)) return CC_OK;
     cc_sym_settle(rec, item, 3);
     cc_same_met(rec, item);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;

@@ -176,8 +176,6 @@ static bool divides(const CcEvent *ev) {
 
 static CcGo operator_node(CcRec *rec, CcAct *act, const CcEvent *ev, CcActionForm form, const char *name,
                           int bind_status, const CcBound *bound) {
-    const CcRecFrame *f = cc_rec_frame(rec, act);
-    if (rec->trace->graph->node.n != f->call_nodes) return CC_OK; /* Python code has recorded the nodes */
     const CcCallSpec spec = {.form = form,
                              .arg = ev->arg,
                              .in = ev->in,
@@ -210,13 +208,58 @@ static void look_at_operators(CcRec *rec, const CcEvent *ev) {
     }
 }
 
-/* The node of an operator with a tensor or a number that varies among its operands. */
-static CcGo node_of_operator(CcRec *rec, CcAct *act, const CcEvent *event) {
-    PyObject *in[2] = {NULL, NULL};
-    for (int i = 0; i < CC_MIN(event->n, 2); i++)
-        in[i] = operand_tensor(event) ? cc_sym_operand(rec, act, event->in[i]) : event->in[i];
-    CcEvent given = *event, *ev = &given;
-    if (event->n <= 2) given.in = in;
+/* ------------------------------------------------------------------ numbers that nodes compute */
+
+/* A tensor on the CPU with which torch computes the same, whether a number is a float or a tensor of float64 without dims. */
+static bool takes_either(PyObject *o) {
+    enum { CPU = 1 };
+    CcTensor t;
+    if (!cc_tens_plain(o)) return false;
+    cc_tens_read(o, false, &t);
+    return t.type.ndim > 0 && t.type.device == CPU && (t.type.dtype == CC_DT_F32 || t.type.dtype == CC_DT_F64);
+}
+
+/* torch.scalar_tensor(number, dtype=torch.float64, device="cpu"), as a node. NULL: not possible. */
+static PyObject *as_tensor(CcRec *rec, CcAct *act, PyObject *number) {
+    static PyObject *make, *dtype, *device, *names;
+    if (make == NULL) make = cc_obj_of_module("torch", "scalar_tensor");
+    if (dtype == NULL) dtype = cc_obj_of_module("torch", "float64");
+    if (device == NULL) device = PyUnicode_InternFromString("cpu");
+    if (names == NULL) names = Py_BuildValue("(ss)", "dtype", "device");
+    PyObject *const in[] = {number, dtype, device};
+    const bool ready = make != NULL && dtype != NULL && device != NULL && names != NULL;
+    PyObject *t = ready ? cc_call_unseen(act, make, in, CC_COUNT(in), names) : NULL;
+    if (t == NULL) cc_raised_clear();
+    const CcCallSpec spec = {.form = CC_F_CALL,
+                             .target = make,
+                             .kwnames = names,
+                             .in = in,
+                             .n = CC_COUNT(in),
+                             .name = "torch.scalar_tensor",
+                             .safe = true};
+    if (t != NULL && cc_node_add(rec, act, &spec, t) != CC_OK) Py_CLEAR(t);
+    return t;
+}
+
+/* x * r, where a node computes the number r: kernels take it as a tensor without dims. -> that tensor, which takes the
+ * place of r in `in`, the operands; NULL: they stay as they are. */
+static PyObject *number_as_tensor(CcRec *rec, CcAct *act, const CcEvent *ev, PyObject *in[2]) {
+    const bool simple = ev->kind == CC_EV_BINOP && !(ev->flags & CC_EV_INPLACE) &&
+                        (ev->arg == CC_NB_ADD || ev->arg == CC_NB_SUBTRACT || ev->arg == CC_NB_MULTIPLY ||
+                         ev->arg == CC_NB_TRUE_DIVIDE);
+    for (int i = 0; simple && i < 2; i++) {
+        PyObject *number = ev->in[i];
+        if (!PyFloat_CheckExact(number) || !cc_value_symbolic(rec, number) ||
+            cc_value_origin(rec, number) != CC_O_VALUE || !takes_either(ev->in[1 - i]))
+            continue;
+        PyObject *made = as_tensor(rec, act, number);
+        if (made != NULL) in[i] = made;
+        return made;
+    }
+    return NULL;
+}
+
+static CcGo bind_operator(CcRec *rec, CcAct *act, const CcEvent *ev) {
     CcBound bound;
     switch (ev->kind) {
     case CC_EV_BINOP: {
@@ -236,14 +279,30 @@ static CcGo node_of_operator(CcRec *rec, CcAct *act, const CcEvent *event) {
     }
 }
 
+/* The node of an operator with a tensor or a number that varies among its operands. */
+static CcGo node_of_operator(CcRec *rec, CcAct *act, const CcEvent *event) {
+    PyObject *in[2] = {NULL, NULL};
+    for (int i = 0; i < CC_MIN(event->n, 2); i++)
+        in[i] = operand_tensor(event) ? cc_sym_operand(rec, act, event->in[i]) : event->in[i];
+    CcEvent given = *event, *ev = &given;
+    if (event->n <= 2) given.in = in;
+    PyObject *made = number_as_tensor(rec, act, ev, in);
+    if (rec->trace == NULL) return CC_GIVE_UP; /* the allocation ended the recording */
+    const CcGo go = bind_operator(rec, act, ev);
+    Py_XDECREF(made);
+    return go;
+}
+
 static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) /* whether it raises may depend on data */
         return operand_tensor(ev) || cc_op_symbolic(rec, ev)
                    ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
                    : CC_OK;
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
-    if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE))
-        return node_of_operator(rec, act, ev);
+    if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
+        const bool done = rec->trace->graph->node.n != cc_rec_frame(rec, act)->call_nodes;
+        return done ? CC_OK : node_of_operator(rec, act, ev); /* done: Python code has recorded the nodes */
+    }
     if (cc_value_origin(rec, ev->result) == CC_O_UNKNOWN) cc_value_fresh(rec, ev->result);
     return CC_OK;
 }

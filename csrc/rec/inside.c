@@ -29,12 +29,47 @@ static bool key_is_simple(PyObject *key) {
            cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
 }
 
+/* A tuple of numbers and texts, maybe in tuples. */
+static bool plain_tuple(PyObject *o, int depth) {
+    if (!PyTuple_CheckExact(o)) return cc_value_const(o);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+        if (depth == 0 || !plain_tuple(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+    return true;
+}
+
+enum { FEW_KEYS = 64 }; /* each is read by its place, and costs a guard */
+
+/* Keys that are objects: each is guarded by its place in the dict, and is the same object as elsewhere in the trace. False: a
+ * guard can't tell how a key is hashed and compared. */
+static bool keys_by_place(CcRec *rec, PyObject *o, int parent) {
+    Py_ssize_t pos = 0;
+    PyObject *key;
+    if (PyODict_Check(o) || PyDict_GET_SIZE(o) > FEW_KEYS) return false;
+    while (PyDict_Next(o, &pos, &key, NULL))
+        if (!key_is_simple(key) && !plain_tuple(key, 3) && !cc_value_by_address(key)) return false;
+    cc_inside_size(rec, parent, PyDict_GET_SIZE(o));
+    pos = 0;
+    for (int i = 0; PyDict_Next(o, &pos, &key, NULL); i++) {
+        cc_value_read(rec, CC_SRC_KEY_AT, parent, NULL, 0, i, key);
+        if (PyTuple_CheckExact(key) && !cc_inside_guard(rec, key, 4)) return false;
+    }
+    return true;
+}
+
+static bool has_simple_keys(PyObject *dict) {
+    Py_ssize_t pos = 0;
+    PyObject *key;
+    while (PyDict_Next(dict, &pos, &key, NULL))
+        if (!key_is_simple(key)) return false;
+    return true;
+}
+
 static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
-    if (parent >= 0) {
+    if (parent >= 0 && !has_simple_keys(o)) {
+        if (!keys_by_place(rec, o, parent)) return false;
+    } else if (parent >= 0) {
         PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
         Py_XDECREF(list);
-        for (Py_ssize_t i = 0; keys != NULL && i < PyTuple_GET_SIZE(keys); i++)
-            if (!key_is_simple(PyTuple_GET_ITEM(keys, i))) Py_CLEAR(keys);
         if (keys == NULL) return false;
         const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, CC_CHK_KEYS, keys);
         if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
@@ -43,22 +78,25 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
     Py_ssize_t pos = 0;
     PyObject *key, *value;
     while (depth > 0 && PyDict_Next(o, &pos, &key, &value)) {
-        if (parent >= 0) cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, value);
+        if (parent >= 0) (void)cc_value_read_key(rec, parent, key, value);
         if (depth > 1 && !cc_inside_guard(rec, value, depth - 1)) return false;
     }
     return true;
 }
 
-static bool simple_members(PyObject *layout) {
-    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
-        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis && !key_is_simple(PyTuple_GET_ITEM(layout, i))) return false;
+/* tuples: they count, too, where only equality matters. */
+static bool simple_members(PyObject *layout, bool tuples) {
+    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2) {
+        PyObject *member = PyTuple_GET_ITEM(layout, i);
+        if (member != Py_Ellipsis && !key_is_simple(member) && !(tuples && plain_tuple(member, 3))) return false;
+    }
     return true;
 }
 
 /* Guards cc_guard_layout(): the members, and the order of iteration now and after changes. */
 static bool set_content(CcRec *rec, PyObject *layout, int parent) {
     if (parent < 0) return true;
-    if (layout == NULL || !simple_members(layout)) return false;
+    if (layout == NULL || !simple_members(layout, false)) return false;
     const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 2, CC_CHK_LAYOUT, layout);
     if (cc_same_asked_any(rec, layout)) rec->trace->guards.g.at[id].other = 1;
     return true;
@@ -66,7 +104,7 @@ static bool set_content(CcRec *rec, PyObject *layout, int parent) {
 
 /* Guards the members, but not their order. */
 static bool set_members(CcRec *rec, PyObject *layout, int parent) {
-    if (layout == NULL || !simple_members(layout)) return false;
+    if (layout == NULL || !simple_members(layout, true)) return false;
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
     if (!is_new) return true;

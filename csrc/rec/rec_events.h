@@ -350,6 +350,9 @@ bool cc_scope_is_hosts(CcRec *rec, const CcCallSpec *spec, PyObject *result);
 CcGo cc_transform_call(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
 CcGo cc_transform_script(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c); /* torch.jit.ScriptFunction */
 
+/* ---- warns.c: warnings.warn ---- */
+CcGo cc_warns_before(const CcBuiltin *b);
+
 /* ---- reshape.c: ops that change a tensor's own sizes and strides ---- */
 CcGo cc_reshape_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, const CcTorch *t);
 

@@ -303,8 +303,10 @@ void cc_value_met_const(CcRec *rec, PyObject *o); /* the code has loaded this co
 int cc_value_read(CcRec *rec, CcSource source, int parent, PyObject *key, int level, int index, PyObject *v);
 /* The same, for the result v of type's descriptor of that name. */
 int cc_value_read_member(CcRec *rec, int parent, PyTypeObject *type, const char *name, PyObject *v);
-/* Whether a guard can look a tensor from outside up in a dict from outside: by address, without reading data
- * (optimizer.state[p]). */
+/* An instance of a Python class that leaves __hash__ and __eq__ to object: a module. */
+bool cc_value_by_address(PyObject *o);
+/* Whether a guard can look a tensor or such an object from outside up in a dict from outside: by address, without reading
+ * data (optimizer.state[p]). */
 bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key);
 /* Guards that a dict from outside has v for a key; v NULL: the key is absent. */
 int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v);

@@ -396,14 +396,21 @@ int cc_value_read_member(CcRec *rec, int parent, PyTypeObject *type, const char 
     return id;
 }
 
+bool cc_value_by_address(PyObject *o) {
+    return cc_python_class(Py_TYPE(o)) && !cc_tens_is(o) && cc_value_compares_as(o, &PyBaseObject_Type) &&
+           !cc_value_const(o) && !cc_value_ident(o);
+}
+
 bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key) {
-    if (!cc_tens_plain(key) || !PyDict_Check(dict) || cc_python_class(Py_TYPE(dict))) return false;
+    if (!(cc_tens_plain(key) || cc_value_by_address(key)) || !PyDict_Check(dict) || cc_python_class(Py_TYPE(dict)))
+        return false;
     return cc_value_source(rec, key) >= 0 && cc_value_source(rec, dict) >= 0 && !cc_value_dirty(rec, dict);
 }
 
 int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v) {
-    return cc_tens_is(key) ? cc_value_read(rec, CC_SRC_TENSOR_KEY, parent, NULL, 0, cc_value_source(rec, key), v)
-                           : cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
+    return cc_tens_is(key) || (cc_value_by_address(key) && cc_value_source(rec, key) >= 0)
+               ? cc_value_read(rec, CC_SRC_TENSOR_KEY, parent, NULL, 0, cc_value_source(rec, key), v)
+               : cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
 }
 
 PyObject *cc_value_guard_call(CcRec *rec, PyObject *function) {

@@ -164,6 +164,8 @@ CcTorch cc_torch_call(PyObject *callable, PyObject *const *args, Py_ssize_t n, P
 CcTorch cc_torch_attr(PyObject *tensor, PyObject *name);
 bool cc_torch_computes(
     PyObject *name); /* ops of this name (interned) make tensors, write to none and draw no numbers */
+/* The name of a constructor by type: torch.Tensor, torch.LongTensor ... */
+bool cc_torch_of_type(const char *name);
 /* Whether one of the first two operands is a number or a tensor of floats: a division or a power computes with floats. */
 bool cc_torch_takes_float(PyObject *const *args, Py_ssize_t n);
 /* Are all frames of the traceback those of torch's methods that pass a call on to C: __call__ of the objects in torch.ops,

@@ -6,7 +6,8 @@
  * callables of torch are recognised by module or type name and become CC_T_UNKNOWN, which promises nothing. */
 #include "tens_int.h"
 
-enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512, P = 1024 }; /* torch.def */
+/* torch.def */
+enum { W = 1, R = 2, D = 4, N = 8, S = 16, M = 32, B = 64, Z = 128, G = 256, K = 512, P = 1024, T = 2048 };
 
 typedef struct Fact {
     const char *name;
@@ -69,6 +70,7 @@ static const struct Space {
     {"torch._C._InferenceMode", "torch._C._InferenceMode.", "_InferenceMode."},
     {"torch.device", "torch.device.", "device."},
     {"torch._C", "torch._C.", "_C."},
+    {"torch", "torch.", "torch."},
 };
 
 typedef struct Entry {
@@ -233,6 +235,10 @@ static void apply_arguments(const Fact *f, int bound, PyObject *const *args, Py_
     if ((flags & S) && shaped_by_tensor(args, n, kwnames, f->position - bound)) flags |= D;
     if ((flags & M) && n > 1 - bound && mask_index(args[1 - bound], 0)) flags |= D;
     if ((flags & Z) && total + bound <= 1) out->cls = CC_T_META;
+    if (flags & T && n > 0 && cc_tens_is(args[0])) {
+        out->cls = CC_T_BREAK;
+        out->why = f->why;
+    }
     if (flags & B)
         for (Py_ssize_t i = 0; i < total; i++)
             if (!plain_data(args[i], 0)) {
@@ -242,6 +248,11 @@ static void apply_arguments(const Fact *f, int bound, PyObject *const *args, Py_
     out->node_flags = (flags & W ? CC_N_WRITES : 0) | (flags & R ? CC_N_RANDOM : 0);
     out->dynamic_shape = (flags & D) != 0;
     out->draws = (f->flags & R) != 0;
+}
+
+bool cc_torch_of_type(const char *name) {
+    const size_t n = strlen(name);
+    return n >= 12 && strncmp(name, "torch.", 6) == 0 && strcmp(name + n - 6, "Tensor") == 0;
 }
 
 bool cc_torch_takes_float(PyObject *const *args, Py_ssize_t n) {
