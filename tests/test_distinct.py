@@ -2,6 +2,7 @@
 hold for one, and the other way round."""
 
 import collections
+import enum
 import math
 import operator
 
@@ -204,3 +205,44 @@ def test_a_new_nan_in_each_call(name):
         result = compiled(torch.ones(3), k)
         assert name != "returned" or result[1] is k
     assert EAGER or ccompile.api.compiled_of(compiled).report()["recordings"] == 1
+
+
+# ---- members of enums whose metaclass is the user's ------------------------------------------------------------------
+class Listed(enum.EnumMeta):
+    def __contains__(cls, value):
+        return any(value in (member, member.value) for member in cls)
+
+
+class Making(enum.EnumMeta):
+    def __call__(cls, value):
+        made = object.__new__(cls)
+        made._name_, made._value_ = "made", value
+        return made
+
+
+class Kind(enum.Enum, metaclass=Listed):
+    IMAGE, MASK = 0, 1
+
+
+class Made(enum.Enum, metaclass=Making):
+    FIRST = 0
+
+
+@pytest.mark.skipif(EAGER, reason="needs the product")
+def test_enums_with_a_metaclass_are_keys():
+    """kornia's DataKey: a member is known by its identity, as are those of other enums."""
+    weights = {Kind.MASK: 3.0}
+
+    def f(x, kind):
+        return x * len(weights.get(kind, {} if kind is Kind.IMAGE else ())) if kind not in weights else x * weights[kind]
+
+    g = ccompile.compile(f)
+    for i in range(6):
+        kind = Kind.MASK if i % 2 else Kind.IMAGE
+        assert torch.equal(g(torch.ones(2), kind), f(torch.ones(2), kind))
+    report = ccompile.api.compiled_of(g).report()
+    assert report["breaks_seen"] == [] and report["recordings"] == 2
+
+    g = ccompile.compile(lambda x: (x + 1, Made(3)))
+    given = [g(torch.ones(1))[1] for _ in range(4)]
+    assert len({id(made) for made in given}) == 4, "a metaclass that makes a new member in each call"

@@ -82,10 +82,20 @@ static bool annotates_with_same(PyObject *o) {
     return same;
 }
 
+/* A member of an enum. Its metaclass may be a Python subclass of EnumMeta, unless that decides what a call gives: it may
+ * make a new member each time. */
+static bool enum_member(PyObject *o) {
+    PyTypeObject *meta = Py_TYPE(Py_TYPE(o)), *base = meta != &PyType_Type ? cc_known_type(CC_KNOWN_ENUM_META) : NULL;
+    if (base == NULL || meta == base) return base != NULL;
+    static PyObject *call;
+    if (call == NULL) call = cc_obj_intern("__call__");
+    return PyType_IsSubtype(meta, base) && cc_type_lookup(meta, call) == cc_type_lookup(base, call);
+}
+
 bool cc_value_ident(PyObject *o) {
     const unsigned facts = facts_of(o);
     if (annotation_type(Py_TYPE(o))) return annotates_with_same(o);
-    if (facts & IDENTITY || cc_known_is((PyObject *)Py_TYPE(o), CC_KNOWN_ENUM_META)) return true;
+    if (facts & IDENTITY || enum_member(o)) return true;
     if (!(facts & BUILTIN)) return false;
     PyObject *self = PyCFunction_GET_SELF(o);
     return self == NULL || PyModule_Check(self) || PyType_Check(self);
