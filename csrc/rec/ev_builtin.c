@@ -21,9 +21,17 @@ static CcGo nothing(const CcBuiltin *b) {
 
 /* ------------------------------------------------------------------ symbols among the operands */
 
+/* max(v * 2 for v in d.values()): symbols among the items stay symbols in a list that is made first. */
+static bool drains(const CcBuiltin *b) {
+    PyObject *o = b->c->n == 1 ? b->c->in[0] : NULL;
+    if (o == NULL || !has(b, CC_TRAIT_DRAINS) || b->rec->hints == NULL || b->rec->hints->at.n == 0) return false;
+    return (PyGen_CheckExact(o) || cc_inside_passes_on(o)) && cc_value_origin(b->rec, o) == CC_O_FRESH;
+}
+
 /* CC_DONE if the call becomes a step; C code that reads symbols in any other way makes them constants. */
 static CcGo number_symbols(const CcBuiltin *b) {
     const CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
+    if (drains(b)) return cc_backcall_drain(b->rec, b->act, b->ev, b->c->func, b->c->in[0]);
     if (b->c->kwnames == NULL) return cc_sym_pure(b->rec, b->act, b->ev, &spec);
     cc_sym_settle_iterated(b->rec, b->c->in, b->c->n);
     return CC_OK;
@@ -250,21 +258,30 @@ static CcGo next_before(const CcBuiltin *b) {
     return cc_op_before(b->rec, b->act, &ev);
 }
 
-/* Sums of symbols are symbols. items, with: the operands of the sum. */
-static CcGo sum_of(const CcBuiltin *b, PyObject *items, PyObject *with) {
-    if (!(cc_number_whole(with) && cc_number_whole(items)) && cc_args_computed(b))
-        return stop(b, CC_R_DATA_SCALAR, b->callee->name);
+/* Sums of symbols are symbols; adds: of such operands. */
+static CcGo sum_of(const CcBuiltin *b, bool adds) {
+    if (!adds && cc_args_computed(b)) return stop(b, CC_R_DATA_SCALAR, b->callee->name);
     return cc_args_guard(b, 0, 1);
+}
+
+/* Tensors, and numbers that no node computes. */
+static bool known_terms(const CcBuiltin *b, PyObject *o) {
+    return cc_number_terms(o) && !cc_number_varies(b->rec, o, 1);
 }
 
 static CcGo sum_before(const CcBuiltin *b) {
     const CcCalled *c = b->c;
     const bool start = c->n == 2 && cc_call_positional(c) == 1 && cc_text_is(PyTuple_GET_ITEM(c->kwnames, 0), "start");
     if (c->kwnames != NULL && !start) return refuse(b); /* the C code raises */
-    return sum_of(b, c->in[0], c->in[c->n - 1]);
+    PyObject *items = c->in[0], *with = c->in[c->n - 1];
+    const bool whole = cc_number_whole(items) && cc_number_whole(with);
+    if (!whole) cc_sym_fill(b->rec, items);
+    return sum_of(b, whole || (known_terms(b, items) && known_terms(b, with)));
 }
 
-static CcGo reduce_before(const CcBuiltin *b) { return sum_of(b, b->c->in[1], b->c->in[b->c->n - 1]); }
+static CcGo reduce_before(const CcBuiltin *b) {
+    return sum_of(b, cc_number_whole(b->c->in[1]) && cc_number_whole(b->c->in[b->c->n - 1]));
+}
 
 static CcGo init_before(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_FILLS) && b->c->n > 0 && cc_value_source(b->rec, b->c->in[0]) >= 0) return refuse(b);
@@ -679,6 +696,7 @@ static CcGo call_back(const CcBuiltin *b) {
         if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP &&
             (c->in[at[i]] = cc_backcall_wrap(rec, c->in[at[i]])) == NULL)
             return refuse(b);
+    for (int i = 0; i < c->n; i++) cc_sym_fill(rec, c->in[i]);
     if (adds) c->in[c->n++] = cc_backcall_add(rec);
     const CcGo go = known_before(b);
     if (go != CC_OK) return go;

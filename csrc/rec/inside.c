@@ -24,21 +24,48 @@ static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth) {
     return true;
 }
 
+static bool keys_are_simple(PyObject *keys);
+
+/* Guards compare such keys by value; a tuple is compared item by item, with the items' types. */
 static bool key_is_simple(PyObject *key) {
+    if (PyTuple_CheckExact(key)) return keys_are_simple(key);
     return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || key == Py_None ||
-           cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
+           key == Py_Ellipsis || cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
+}
+
+static bool keys_are_simple(PyObject *keys) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++)
+        if (!key_is_simple(PyTuple_GET_ITEM(keys, i))) return false;
+    return true;
+}
+
+/* A tuple that is a key is a constant of the trace. One that also comes from elsewhere has to be the same object there and
+ * here in later calls, too. */
+static void tuples_are_constants(CcRec *rec, PyObject *keys) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        if (!PyTuple_CheckExact(key)) continue;
+        if (cc_value_find(rec, key) == NULL) cc_value_const_source(rec, key);
+        else cc_value_which(rec, key);
+    }
+}
+
+/* keys: of a dict, or the layout of a set. */
+static bool guard_keys(CcRec *rec, int parent, int index, CcCheck check, PyObject *keys) {
+    if (keys == NULL || !keys_are_simple(keys)) return false;
+    const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, index, check, keys);
+    tuples_are_constants(rec, keys);
+    if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
+    return true;
 }
 
 static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
     if (parent >= 0) {
         PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
         Py_XDECREF(list);
-        for (Py_ssize_t i = 0; keys != NULL && i < PyTuple_GET_SIZE(keys); i++)
-            if (!key_is_simple(PyTuple_GET_ITEM(keys, i))) Py_CLEAR(keys);
-        if (keys == NULL) return false;
-        const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, CC_CHK_KEYS, keys);
-        if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
-        Py_DECREF(keys);
+        const bool ok = guard_keys(rec, parent, 0, CC_CHK_KEYS, keys);
+        Py_XDECREF(keys);
+        if (!ok) return false;
     }
     Py_ssize_t pos = 0;
     PyObject *key, *value;
@@ -49,24 +76,14 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
     return true;
 }
 
-static bool simple_members(PyObject *layout) {
-    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2)
-        if (PyTuple_GET_ITEM(layout, i) != Py_Ellipsis && !key_is_simple(PyTuple_GET_ITEM(layout, i))) return false;
-    return true;
-}
-
 /* Guards cc_guard_layout(): the members, and the order of iteration now and after changes. */
 static bool set_content(CcRec *rec, PyObject *layout, int parent) {
-    if (parent < 0) return true;
-    if (layout == NULL || !simple_members(layout)) return false;
-    const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 2, CC_CHK_LAYOUT, layout);
-    if (cc_same_asked_any(rec, layout)) rec->trace->guards.g.at[id].other = 1;
-    return true;
+    return parent < 0 || guard_keys(rec, parent, 2, CC_CHK_LAYOUT, layout);
 }
 
 /* Guards the members, but not their order. */
 static bool set_members(CcRec *rec, PyObject *layout, int parent) {
-    if (layout == NULL || !simple_members(layout)) return false;
+    if (layout == NULL || !keys_are_simple(layout)) return false;
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
     if (!is_new) return true;

@@ -271,6 +271,7 @@ static inline bool cc_value_unknown(CcRec *rec, PyObject *o) {
     return o != NULL && !PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN;
 }
 bool cc_value_const(PyObject *o);     /* immutable, compared by value */
+bool cc_value_consts(PyObject *o);    /* the same, or a tuple of them at any depth */
 bool cc_value_numpy(PyObject *o);     /* a numpy scalar */
 bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
 bool cc_value_wraps(PyObject *o);     /* a property, classmethod or staticmethod */
@@ -384,7 +385,8 @@ bool cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);
 typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
 bool cc_number_any(CcRec *rec, PyObject *o, CcNumberVisit visit, void *ctx, int depth);
 void cc_number_hashed(CcRec *rec, PyObject *o); /* C code has filled a dict or set: its keys become constants */
-bool cc_number_whole(PyObject *o);              /* an int, or a tuple or list of ints */
+bool cc_number_whole(PyObject *o);              /* an int, or a tuple, a list or a dict's values of ints */
+bool cc_number_terms(PyObject *o);              /* the same, of ints, floats and tensors */
 /* Whether any of every step-th in[0..n) is symbolic. */
 bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);
 /* Whether a dict lookup by this key can be guarded: a constant, or a tuple of constants, which are guarded now. */

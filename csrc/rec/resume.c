@@ -219,7 +219,7 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
         PyObject *key, *value;
         cc_sym_fill(rec, o);
         while (PyDict_Next(o, &pos, &key, &value)) {
-            if (cc_sym_is(rec, value) || !may_vary(value) || !cc_value_const(key)) continue;
+            if (cc_sym_is(rec, value) || !may_vary(value) || !cc_value_consts(key)) continue;
             PyObject *own = own_copy(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
             /* an existing key, so iteration may continue */
             cc_obj_dict_set(o, key, own);

@@ -396,7 +396,7 @@ static void fill_dict(CcRec *rec, PyObject *dict, int source) {
     Py_ssize_t pos = 0;
     PyObject *key, *value;
     while (PyDict_Next(dict, &pos, &key, &value)) {
-        if (!cc_value_const(key) || cc_sym_is(rec, value) || !part_differs(rec, value, source, key, 0)) continue;
+        if (!cc_value_consts(key) || cc_sym_is(rec, value) || !part_differs(rec, value, source, key, 0)) continue;
         const int pending = rec->pending.n;
         cc_value_read(rec, CC_SRC_KEY, source, key, 0, 0, value);
         if (rec->pending.n == pending) continue;
