@@ -220,6 +220,14 @@ static bool same_as_float(PyObject *a, PyObject *b) {
     return same;
 }
 
+/* Equal tuples may hold items of other types: (1, 2) and (True, 2.0). */
+static bool same_items(PyObject *a, PyObject *b) {
+    bool same = PyTuple_GET_SIZE(a) == PyTuple_GET_SIZE(b);
+    for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(a); i++)
+        same = cc_guard_same_value(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
+    return same;
+}
+
 /* Floats compare by bits, so that NaN equals itself and -0.0 differs from 0.0. */
 bool cc_guard_same_value(PyObject *a, PyObject *b) {
     if (a == b) return true;
@@ -231,6 +239,7 @@ bool cc_guard_same_value(PyObject *a, PyObject *b) {
         return same_bits(x.real, y.real) && same_bits(x.imag, y.imag);
     }
     if (PyRange_Check(a)) return same_range(a, b);
+    if (PyTuple_CheckExact(a)) return same_items(a, b);
     if (cc_known_is(a, CC_KNOWN_FLOAT32) || cc_known_is(a, CC_KNOWN_FLOAT16)) return same_as_float(a, b);
     const int eq = PyObject_RichCompareBool(a, b, Py_EQ);
     if (eq < 0) cc_raised_clear();

@@ -10,6 +10,8 @@ static const char templates[] =
     "    return lambda *args: f(*args)\n"
     "def adder():\n"
     "    return lambda a, b: a + b\n"
+    "def drainer(f):\n"
+    "    return lambda items: f([*items])\n"
     "def finder():\n"
     "    def find(items, o):\n"
     "        for item in items:\n"
@@ -423,11 +425,22 @@ static bool joined_known(CcRec *rec, PyObject *items) {
     return known;
 }
 
-/* Adds symbols step by step, provided that all numbers are ints. Other numbers are summed by C code (sum), which adds
- * floats with its own algorithm. */
+/* A sum of floats, which C code (sum) adds with its own algorithm, is one step. NULL without an error: not possible. */
+static PyObject *float_sum(CcRec *rec, CcAct *act, PyObject *sum, PyObject *numbers, PyObject *start) {
+    if (!cc_number_terms(numbers) || (start != NULL && !cc_number_terms(start))) return NULL;
+    cc_value_fresh(rec, numbers);
+    PyObject *const in[] = {numbers, start};
+    const CcCallSpec spec = {.form = CC_F_CALL, .target = sum, .in = in, .n = 1 + (start != NULL), .name = "sum"};
+    CcEvent ev = {.kind = CC_EV_CALL};
+    return cc_sym_pure(rec, act, &ev, &spec) == CC_DONE ? ev.result : NULL;
+}
+
+/* Adds symbols step by step, provided that all numbers are ints. */
 static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *sum, PyObject *numbers, PyObject *start) {
     const bool symbols = rec->trace != NULL && (cc_sym_within(rec, numbers, 1) || cc_sym_is(rec, start));
     if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {
+        PyObject *stepped = symbols ? float_sum(rec, act, sum, numbers, start) : NULL;
+        if (stepped != NULL) return stepped;
         if (rec->trace != NULL && (!cc_number_settle(rec, numbers, 1) || !cc_number_settle(rec, start, 0)))
             (void)cc_rec_poison(rec, act, CC_R_DATA_SCALAR, "sum");
         if (rec->trace != NULL && (!cc_state_read(rec, &numbers, 1, false) || !joined_known(rec, numbers)))
@@ -505,6 +518,16 @@ CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *sum, PyObjec
         return CC_OK; /* C code raises its TypeError */
     ev->result = sum_seen(rec, act, sum, in[0], start);
     if (ev->result != NULL && rec->trace != NULL && Py_REFCNT(ev->result) == 1) cc_value_fresh(rec, ev->result);
+    return CC_DONE;
+}
+
+CcGo cc_backcall_drain(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *iterator) {
+    PyObject *drainer;
+    CC_RETRY_ALLOC(drainer, Py_XNewRef(cc_backcall_around(rec, "drainer", f)));
+    PyObject *const in[] = {drainer, iterator};
+    CcEvent one = {.kind = CC_EV_CALL, .in = in, .n = 2};
+    ev->result = step(rec, act, &one);
+    Py_DECREF(drainer);
     return CC_DONE;
 }
 

@@ -21,9 +21,17 @@ static CcGo nothing(const CcBuiltin *b) {
 
 /* ------------------------------------------------------------------ symbols among the operands */
 
+/* max(v * 2 for v in d.values()): symbols among the items stay symbols in a list that is made first. */
+static bool drains(const CcBuiltin *b) {
+    PyObject *o = b->c->n == 1 ? b->c->in[0] : NULL;
+    if (o == NULL || !has(b, CC_TRAIT_DRAINS) || b->rec->hints == NULL || b->rec->hints->at.n == 0) return false;
+    return (PyGen_CheckExact(o) || cc_inside_passes_on(o)) && cc_value_origin(b->rec, o) == CC_O_FRESH;
+}
+
 /* CC_DONE if the call becomes a step; C code that reads symbols in any other way makes them constants. */
 static CcGo number_symbols(const CcBuiltin *b) {
     const CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
+    if (drains(b)) return cc_backcall_drain(b->rec, b->act, b->ev, b->c->func, b->c->in[0]);
     if (b->c->kwnames == NULL) return cc_sym_pure(b->rec, b->act, b->ev, &spec);
     cc_sym_settle_iterated(b->rec, b->c->in, b->c->n);
     return CC_OK;
@@ -136,14 +144,11 @@ static bool hashes_tensor(const CcAct *act, PyObject *tensor) {
     return f != NULL && PyFunction_Check(f) && PyFunction_GET_CODE(f) == (PyObject *)act->co;
 }
 
-/* The address of what a number or text is a copy of. */
+/* The address of what a number, a text or a tuple is a copy of. CC_OK: it is no copy. */
 static CcGo id_of_copy(const CcBuiltin *b, PyObject *o) {
     PyObject *given;
     const int guard = cc_sym_given(b->rec, o, &given);
-    if (guard < 0) {
-        cc_value_which(b->rec, o);
-        return CC_OK;
-    }
+    if (guard < 0) return CC_OK;
     cc_guard_add_check(&b->rec->trace->guards, guard, CC_CHK_IDENT, given, -1);
     b->ev->result = PyLong_FromVoidPtr(given);
     return CC_DONE;
@@ -153,10 +158,14 @@ static CcGo id_before(const CcBuiltin *b) {
     PyObject *o = argument(b, 0);
     if (o == NULL) return CC_OK;
     if (cc_tens_is(o)) return hashes_tensor(b->act, o) ? CC_OK : stop(b, CC_R_UNKNOWN_CALL, "id of a tensor");
-    if (cc_rec_in_module(b->act, "copy") && own_memo(b->rec, b->act))
+    if (cc_rec_in_module(b->act, "copy") && own_memo(b->rec, b->act)) {
         cc_value_copied(b->rec, o); /* a key of deepcopy()'s memo: it only needs to differ from the other keys */
-    else if (cc_value_origin(b->rec, o) == CC_O_FRESH && !looks_for_cycles(b->act)) return stop(b, CC_R_ADDRESS, "id");
-    else return id_of_copy(b, o);
+        return CC_OK;
+    }
+    const CcGo go = id_of_copy(b, o);
+    if (go != CC_OK) return go;
+    if (cc_value_origin(b->rec, o) == CC_O_FRESH && !looks_for_cycles(b->act)) return stop(b, CC_R_ADDRESS, "id");
+    cc_value_which(b->rec, o);
     return CC_OK;
 }
 
@@ -253,21 +262,30 @@ static CcGo next_before(const CcBuiltin *b) {
     return cc_op_before(b->rec, b->act, &ev);
 }
 
-/* Sums of symbols are symbols. items, with: the operands of the sum. */
-static CcGo sum_of(const CcBuiltin *b, PyObject *items, PyObject *with) {
-    if (!(cc_number_whole(with) && cc_number_whole(items)) && cc_args_computed(b))
-        return stop(b, CC_R_DATA_SCALAR, b->callee->name);
+/* Sums of symbols are symbols; adds: of such operands. */
+static CcGo sum_of(const CcBuiltin *b, bool adds) {
+    if (!adds && cc_args_computed(b)) return stop(b, CC_R_DATA_SCALAR, b->callee->name);
     return cc_args_guard(b, 0, 1);
+}
+
+/* Tensors, and numbers that no node computes. */
+static bool known_terms(const CcBuiltin *b, PyObject *o) {
+    return cc_number_terms(o) && !cc_number_varies(b->rec, o, 1);
 }
 
 static CcGo sum_before(const CcBuiltin *b) {
     const CcCalled *c = b->c;
     const bool start = c->n == 2 && cc_call_positional(c) == 1 && cc_text_is(PyTuple_GET_ITEM(c->kwnames, 0), "start");
     if (c->kwnames != NULL && !start) return refuse(b); /* the C code raises */
-    return sum_of(b, c->in[0], c->in[c->n - 1]);
+    PyObject *items = c->in[0], *with = c->in[c->n - 1];
+    const bool whole = cc_number_whole(items) && cc_number_whole(with);
+    if (!whole) cc_sym_fill(b->rec, items);
+    return sum_of(b, whole || (known_terms(b, items) && known_terms(b, with)));
 }
 
-static CcGo reduce_before(const CcBuiltin *b) { return sum_of(b, b->c->in[1], b->c->in[b->c->n - 1]); }
+static CcGo reduce_before(const CcBuiltin *b) {
+    return sum_of(b, cc_number_whole(b->c->in[1]) && cc_number_whole(b->c->in[b->c->n - 1]));
+}
 
 static CcGo init_before(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_FILLS) && b->c->n > 0 && cc_value_source(b->rec, b->c->in[0]) >= 0) return refuse(b);
@@ -690,6 +708,7 @@ static CcGo call_back(const CcBuiltin *b) {
         if (cc_backcall_kind(rec, c->in[at[i]]) == CC_BACK_WRAP &&
             (c->in[at[i]] = cc_backcall_wrap(rec, c->in[at[i]])) == NULL)
             return refuse(b);
+    for (int i = 0; i < c->n; i++) cc_sym_fill(rec, c->in[i]);
     if (adds) c->in[c->n++] = cc_backcall_add(rec);
     const CcGo go = known_before(b);
     if (go != CC_OK) return go;

@@ -19,7 +19,7 @@ CcGo cc_display_update_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
         ev->arg == CC_INSN_DICT_MERGE) {
         const CcEvent one = {.kind = CC_EV_ITER, .in = &v, .n = 1};
         if (ev->arg != CC_INSN_SET_UPDATE) cc_sym_fill(rec, v);
-        return cc_op_iter(rec, act, &one);
+        return cc_op_iter(rec, act, &one, ev->arg == CC_INSN_DICT_UPDATE || ev->arg == CC_INSN_DICT_MERGE);
     }
     return CC_OK;
 }

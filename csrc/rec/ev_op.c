@@ -423,7 +423,10 @@ static CcGo tensor_iter_before(CcRec *rec, CcAct *act, PyObject *o) {
     return cc_node_unsized(rec, o) ? cc_rec_break(rec, act, CC_R_DATA_SHAPE, "iteration") : CC_OK;
 }
 
-CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev) {
+/* How deep iteration reads: a dict's keys, but not its values, which may vary. */
+static int depth_of_items(PyObject *o) { return PyDict_Check(o) ? 0 : 1; }
+
+CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev, bool values) {
     PyObject *o = ev->in[0];
     if (cc_tens_is(o)) return tensor_iter_before(rec, act, o);
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
@@ -432,7 +435,7 @@ CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_op_bare(o) || cc_op_python_method(o, "__iter__") || cc_value_const(o) ||
         (cc_value_origin(rec, o) == CC_O_FRESH && !Py_IS_TYPE(o, &PyDictProxy_Type)))
         return CC_OK;
-    return cc_op_plain(rec, act, ev, 1);
+    return cc_op_plain(rec, act, ev, values ? 1 : depth_of_items(o));
 }
 
 static CcGo iter_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
@@ -468,7 +471,7 @@ static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     if (PyIter_Check(o)) return next_before(rec, act, ev);
     if (cc_op_python_method(o, "__iter__")) return CC_OK;
-    return cc_op_plain(rec, act, ev, 1);
+    return cc_op_plain(rec, act, ev, depth_of_items(o));
 }
 
 static CcGo unpack_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
@@ -527,8 +530,8 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_COMPARE: return cc_op_operator(rec, act, ev);
     case CC_EV_CONTAINS: return cc_item_contains_before(rec, act, ev);
     case CC_EV_TRUTH: return truth_before(rec, act, ev);
-    case CC_EV_TUPLE: cc_sym_fill(rec, ev->in[0]); return cc_op_iter(rec, act, ev);
-    case CC_EV_ITER: return cc_op_iter(rec, act, ev);
+    case CC_EV_TUPLE: cc_sym_fill(rec, ev->in[0]); return cc_op_iter(rec, act, ev, false);
+    case CC_EV_ITER: return cc_op_iter(rec, act, ev, false);
     case CC_EV_SEND: cc_finalizers_delegates(rec, act, ev->in[0]); return next_before(rec, act, ev);
     case CC_EV_NEXT: return next_before(rec, act, ev);
     case CC_EV_UNPACK: return unpack_before(rec, act, ev);

@@ -24,29 +24,56 @@ static bool sequence_content(CcRec *rec, PyObject *o, int parent, int depth) {
     return true;
 }
 
+static bool keys_are_simple(PyObject *keys);
+
+/* Guards compare such keys by value; a tuple is compared item by item, with the items' types. */
 static bool key_is_simple(PyObject *key) {
+    if (PyTuple_CheckExact(key)) return keys_are_simple(key);
     return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || key == Py_None ||
-           cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
+           key == Py_Ellipsis || cc_value_ident(key) || PyFloat_CheckExact(key) || cc_tens_constant(key);
 }
 
-/* A tuple of numbers and texts, maybe in tuples. */
-static bool plain_tuple(PyObject *o, int depth) {
-    if (!PyTuple_CheckExact(o)) return cc_value_const(o);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
-        if (depth == 0 || !plain_tuple(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+static bool keys_are_simple(PyObject *keys) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++)
+        if (!key_is_simple(PyTuple_GET_ITEM(keys, i))) return false;
+    return true;
+}
+
+/* A tuple that is a key is a constant of the trace. One that also comes from elsewhere has to be the same object there and
+ * here in later calls, too. */
+static void tuples_are_constants(CcRec *rec, PyObject *keys) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        if (!PyTuple_CheckExact(key)) continue;
+        if (cc_value_find(rec, key) == NULL) cc_value_const_source(rec, key);
+        else cc_value_which(rec, key);
+    }
+}
+
+/* Guards keys by value. keys: of a dict, or the layout of a set. */
+static bool guard_keys(CcRec *rec, int parent, int index, CcCheck check, PyObject *keys) {
+    if (keys == NULL || !keys_are_simple(keys)) return false;
+    const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, index, check, keys);
+    tuples_are_constants(rec, keys);
+    if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
     return true;
 }
 
 enum { FEW_KEYS = 64 }; /* each is read by its place, and costs a guard */
 
-/* Keys that are objects: each is guarded by its place in the dict, and is the same object as elsewhere in the trace. False: a
- * guard can't tell how a key is hashed and compared. */
+/* Guards keys that are tuples or objects by their places in the dict, so that they are the same objects as elsewhere in the
+ * trace. False: there are too many, none is a tuple or an object, or a guard can't tell how one is hashed and compared. */
 static bool keys_by_place(CcRec *rec, PyObject *o, int parent) {
+    bool simple = true;
     Py_ssize_t pos = 0;
     PyObject *key;
     if (PyODict_Check(o) || PyDict_GET_SIZE(o) > FEW_KEYS) return false;
-    while (PyDict_Next(o, &pos, &key, NULL))
-        if (!key_is_simple(key) && !plain_tuple(key, 3) && !cc_value_by_address(key)) return false;
+    while (PyDict_Next(o, &pos, &key, NULL)) {
+        const bool by_address = cc_value_by_address(key);
+        if (!by_address && !key_is_simple(key)) return false;
+        simple = simple && !by_address && !PyTuple_CheckExact(key);
+    }
+    if (simple) return false;
     cc_inside_size(rec, parent, PyDict_GET_SIZE(o));
     pos = 0;
     for (int i = 0; PyDict_Next(o, &pos, &key, NULL); i++) {
@@ -56,25 +83,16 @@ static bool keys_by_place(CcRec *rec, PyObject *o, int parent) {
     return true;
 }
 
-static bool has_simple_keys(PyObject *dict) {
-    Py_ssize_t pos = 0;
-    PyObject *key;
-    while (PyDict_Next(dict, &pos, &key, NULL))
-        if (!key_is_simple(key)) return false;
-    return true;
+static bool keys_by_value(CcRec *rec, PyObject *o, int parent) {
+    PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    const bool ok = guard_keys(rec, parent, 0, CC_CHK_KEYS, keys);
+    Py_XDECREF(keys);
+    return ok;
 }
 
 static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
-    if (parent >= 0 && !has_simple_keys(o)) {
-        if (!keys_by_place(rec, o, parent)) return false;
-    } else if (parent >= 0) {
-        PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
-        Py_XDECREF(list);
-        if (keys == NULL) return false;
-        const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, CC_CHK_KEYS, keys);
-        if (cc_same_asked_any(rec, keys)) rec->trace->guards.g.at[id].other = 1;
-        Py_DECREF(keys);
-    }
+    if (parent >= 0 && !keys_by_place(rec, o, parent) && !keys_by_value(rec, o, parent)) return false;
     Py_ssize_t pos = 0;
     PyObject *key, *value;
     while (depth > 0 && PyDict_Next(o, &pos, &key, &value)) {
@@ -84,27 +102,14 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
     return true;
 }
 
-/* tuples: they count, too, where only equality matters. */
-static bool simple_members(PyObject *layout, bool tuples) {
-    for (Py_ssize_t i = CC_LAYOUT_HEAD + 1; i < PyTuple_GET_SIZE(layout); i += 2) {
-        PyObject *member = PyTuple_GET_ITEM(layout, i);
-        if (member != Py_Ellipsis && !key_is_simple(member) && !(tuples && plain_tuple(member, 3))) return false;
-    }
-    return true;
-}
-
 /* Guards cc_guard_layout(): the members, and the order of iteration now and after changes. */
 static bool set_content(CcRec *rec, PyObject *layout, int parent) {
-    if (parent < 0) return true;
-    if (layout == NULL || !simple_members(layout, false)) return false;
-    const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 2, CC_CHK_LAYOUT, layout);
-    if (cc_same_asked_any(rec, layout)) rec->trace->guards.g.at[id].other = 1;
-    return true;
+    return parent < 0 || guard_keys(rec, parent, 2, CC_CHK_LAYOUT, layout);
 }
 
 /* Guards the members, but not their order. */
 static bool set_members(CcRec *rec, PyObject *layout, int parent) {
-    if (layout == NULL || !simple_members(layout, true)) return false;
+    if (layout == NULL || !keys_are_simple(layout)) return false;
     bool is_new;
     const int id = cc_guard_source(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, 0, 1, &is_new);
     if (!is_new) return true;

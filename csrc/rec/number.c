@@ -280,19 +280,28 @@ void cc_number_hashed(CcRec *rec, PyObject *o) {
         if (key != NULL) cc_sym_settle(rec, key, 3);
 }
 
-bool cc_number_whole(PyObject *o) {
+/* An object of this kind, or a tuple, a list or a view of a dict's values that holds only such. */
+static bool only(PyObject *o, bool (*is_kind)(PyObject *o)) {
     if (cc_value_view(o) == &PyDictValues_Type) {
         PyObject *items;
         CC_RETRY_ALLOC(items, PySequence_List(o));
-        const bool whole = cc_number_whole(items);
+        const bool all = only(items, is_kind);
         Py_DECREF(items);
-        return whole;
+        return all;
     }
-    if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return PyLong_CheckExact(o);
+    if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return is_kind(o);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); i++)
-        if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(o, i))) return false;
+        if (!is_kind(PySequence_Fast_GET_ITEM(o, i))) return false;
     return true;
 }
+
+static bool is_int(PyObject *o) { return PyLong_CheckExact(o); }
+
+static bool is_term(PyObject *o) { return PyLong_CheckExact(o) || PyFloat_CheckExact(o) || cc_tens_is(o); }
+
+bool cc_number_whole(PyObject *o) { return only(o, is_int); }
+
+bool cc_number_terms(PyObject *o) { return only(o, is_term); }
 
 bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step) {
     for (int i = 0; i < n; i += step)

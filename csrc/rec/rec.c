@@ -37,7 +37,7 @@ static void abort_recording(CcRec *rec) {
     rec->copied.n = rec->grad_mark.n = rec->context.n = 0;
     cc_map_free(&rec->sized);
     while (rec->pending.n > 0) Py_DECREF(rec->pending.at[--rec->pending.n].object);
-    rec->copies.n = rec->filled.n = 0;
+    rec->copies.n = rec->tuples.n = rec->filled.n = 0;
     rec->lazy = false;
     rec->before.n = 0;
     cc_trace_free(rec->trace);
@@ -71,6 +71,7 @@ void cc_rec_free(CcRec *rec) {
     cc_vec_free(&rec->before);
     cc_vec_free(&rec->pending);
     cc_vec_free(&rec->copies);
+    cc_vec_free(&rec->tuples);
     cc_vec_free(&rec->filled);
     cc_vec_free(&rec->copied);
     cc_vec_free(&rec->grad_mark);

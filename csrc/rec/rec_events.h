@@ -56,7 +56,8 @@ CC_MUST int cc_call_init(void);
 CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_op_after(CcRec *rec, CcAct *act, CcEvent *ev);
 CcGo cc_op_operator(CcRec *rec, CcAct *act, CcEvent *ev);
-CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev); /* before an iterator of ev->in[0] is made */
+/* Before an iterator of ev->in[0] is made. values: of a dict, its values are read as well as its keys. */
+CcGo cc_op_iter(CcRec *rec, CcAct *act, const CcEvent *ev, bool values);
 /* Operands that only C code of builtin types reads; their content determines the result. */
 CcGo cc_op_plain(CcRec *rec, CcAct *act, const CcEvent *ev, int depth);
 bool cc_op_symbolic(CcRec *rec, const CcEvent *ev); /* an operand is a symbolic number */
@@ -166,6 +167,8 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
 /* Perform sum() and functools.reduce(): CC_DONE, or CC_OK to let C code do it. */
 CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *sum, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+/* f(list(iterator)), in Python code that is recorded */
+CcGo cc_backcall_drain(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *iterator);
 /* list.remove() on a list from outside: decides now which item is removed, because the operands of the comparisons may
  * change later. */
 CcGo cc_backcall_remove(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);

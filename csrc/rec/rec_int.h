@@ -201,8 +201,13 @@ struct CcRec {
     }) pending;
     /* floats and numpy scalars in slots that this recording has replaced by copies (resume.c) */
     CC_VEC(struct CcPending) copies; /* held by `keep` */
-    CC_VEC(PyObject *) filled;       /* containers from outside, held by `keep`, with symbols for their numbers */
-    bool lazy; /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
+    /* tuples with symbols that code got in place of tuples which guards read */
+    CC_VEC(struct CcStandIn {
+        struct CcPending of;
+        PyObject *given;
+    }) tuples;                 /* held by `keep` */
+    CC_VEC(PyObject *) filled; /* containers from outside, held by `keep`, with symbols for their numbers */
+    bool lazy;                 /* numpy scalars or texts are among them, or a text is a symbol: cc_number_pin_read */
 
     const char *rigid; /* why all symbols must become constants; NULL: they need not */
     /* the first node that ran arbitrary Python code: its call site and name; co NULL: none */
@@ -271,6 +276,7 @@ static inline bool cc_value_unknown(CcRec *rec, PyObject *o) {
     return o != NULL && !PyExceptionInstance_Check(o) && cc_value_origin(rec, o) == CC_O_UNKNOWN;
 }
 bool cc_value_const(PyObject *o);     /* immutable, compared by value */
+bool cc_value_consts(PyObject *o);    /* the same, or a tuple of them at any depth */
 bool cc_value_numpy(PyObject *o);     /* a numpy scalar */
 bool cc_value_structseq(PyObject *o); /* torch.return_types.max and its kind */
 bool cc_value_wraps(PyObject *o);     /* a property, classmethod or staticmethod */
@@ -386,7 +392,8 @@ bool cc_number_addresses(CcRec *rec, PyObject *o, int depth, bool text);
 typedef bool (*CcNumberVisit)(void *ctx, PyObject *o, int depth);
 bool cc_number_any(CcRec *rec, PyObject *o, CcNumberVisit visit, void *ctx, int depth);
 void cc_number_hashed(CcRec *rec, PyObject *o); /* C code has filled a dict or set: its keys become constants */
-bool cc_number_whole(PyObject *o);              /* an int, or a tuple or list of ints */
+bool cc_number_whole(PyObject *o);              /* an int, or a tuple, a list or a dict's values of ints */
+bool cc_number_terms(PyObject *o);              /* the same, of ints, floats and tensors */
 /* Whether any of every step-th in[0..n) is symbolic. */
 bool cc_number_in(CcRec *rec, PyObject *const *in, int n, int step);
 /* Whether a dict lookup by this key can be guarded: a constant, or a tuple of constants, which are guarded now. */
@@ -590,6 +597,7 @@ enum { CC_SYM_ITEMS = 16 }; /* maximal number of items of a tuple that may becom
 /* The guard that read this symbol, or this copy of what a break left (resume.c), and the original object; -1: a step
  * computed it, or it is neither. */
 int cc_sym_given(CcRec *rec, PyObject *o, PyObject **given);
+int cc_sym_tuple_given(const CcRec *rec, const PyObject *o, PyObject **given); /* the same, for a tuple with symbols */
 /* The empty text has one object only. */
 static inline bool cc_sym_textual(PyObject *o) { return PyUnicode_CheckExact(o) && PyUnicode_GET_LENGTH(o) > 0; }
 /* A fresh text of this content becomes a symbol, which a step with these operands computes. False: it can't be one. */
@@ -618,6 +626,8 @@ void cc_sym_written(CcRec *rec, int guard); /* this source now gives another num
 CC_NEW PyObject *cc_sym_new(CcRec *rec, PyObject *value, bool late);
 /* a tuple of items with symbols, or a torch.Size if `like` is one */
 CC_NEW PyObject *cc_sym_items(CcRec *rec, PyObject *like, CC_STEAL(2) PyObject *items);
+/* The same, in place of the one that this guard reads. */
+CC_NEW PyObject *cc_sym_items_of(CcRec *rec, int guard, PyObject *read, CC_STEAL(3) PyObject *items);
 /* A call with symbols in place of floats that a break gave and kernels can read in each call. False: it has none. */
 typedef struct CcWithNumbers {
     CcCallSpec spec;

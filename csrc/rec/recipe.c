@@ -589,6 +589,9 @@ static int build(Builder *b, PyObject *o) {
             if (b->calls[i] == *known) return fail(b, o); /* the callable gets an object that holds its result */
         if (known != NULL) return (int)*known;
     }
+    PyObject *given;
+    const int tuple = b->memo != NULL ? cc_sym_tuple_given(rec, o, &given) : -1;
+    if (tuple >= 0) return source(b, tuple, given);
     const CcProv *p = cc_value_find(rec, o);
     if (p == NULL) {
         const int giver = b->memo != NULL && cc_same_nan(o) ? cc_same_giver(rec, o) : -1;

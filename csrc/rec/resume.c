@@ -140,7 +140,7 @@ static PyObject *own_tuple(CcRec *rec, PyObject *v, int source) {
     cc_inside_size(rec, source, PyTuple_GET_SIZE(v));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(v); i++)
         PyTuple_SET_ITEM(items, i, own_item(rec, PyTuple_GET_ITEM(v, i), source, i));
-    return cc_sym_items(rec, v, items);
+    return cc_sym_items_of(rec, source, v, items);
 }
 
 /* Item i of an adopted list or tuple: a number that varies is replaced in it. */
@@ -214,7 +214,7 @@ static bool adopt_content(CcRec *rec, PyObject *o, int source, int holders) {
         PyObject *key, *value;
         cc_sym_fill(rec, o);
         while (PyDict_Next(o, &pos, &key, &value)) {
-            if (cc_sym_is(rec, value) || !may_vary(value) || !cc_value_const(key)) continue;
+            if (cc_sym_is(rec, value) || !may_vary(value) || !cc_value_consts(key)) continue;
             PyObject *own = own_copy(rec, value, cc_guard_source(gs, CC_SRC_KEY, source, key, 0, 0, NULL));
             /* an existing key, so iteration may continue */
             cc_obj_dict_set(o, key, own);

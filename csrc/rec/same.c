@@ -6,8 +6,10 @@
 bool cc_same_asked(CcRec *rec, PyObject *o) { return rec->asked.n > 0 && cc_map_find(&rec->asked, o) != NULL; }
 
 bool cc_same_asked_any(CcRec *rec, PyObject *tuple) {
-    for (Py_ssize_t i = 0; rec->asked.n > 0 && i < PyTuple_GET_SIZE(tuple); i++)
-        if (cc_same_asked(rec, PyTuple_GET_ITEM(tuple, i))) return true;
+    for (Py_ssize_t i = 0; rec->asked.n > 0 && i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, i);
+        if (cc_same_asked(rec, item) || (PyTuple_CheckExact(item) && cc_same_asked_any(rec, item))) return true;
+    }
     return false;
 }
 
@@ -26,8 +28,10 @@ bool cc_same_nan(PyObject *o) {
 }
 
 static bool among(PyObject *tuple, PyObject *o) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
-        if (PyTuple_GET_ITEM(tuple, i) == o) return true;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, i);
+        if (item == o || (PyTuple_CheckExact(item) && among(item, o))) return true;
+    }
     return false;
 }
 
@@ -53,7 +57,7 @@ static void guard_keys(CcGuards *gs, PyObject *o) {
 }
 
 void cc_same_which(CcRec *rec, PyObject *o) {
-    if (rec->trace == NULL || !cc_value_const(o)) return;
+    if (rec->trace == NULL || !(cc_value_const(o) || PyTuple_CheckExact(o))) return;
     CcGuards *gs = &rec->trace->guards;
     for (int i = 0; i < gs->g.n; i++)
         if (gave(&gs->g.at[i], o)) cc_guard_check(gs, i, CC_CHK_IDENT, o);
@@ -121,8 +125,22 @@ static void guard_other(CcRec *rec, PyObject *a, PyObject *b) {
     }
 }
 
+/* A tuple that is a dict's key or a set's member: equal ones may be other objects in later calls. */
+static bool is_key(const CcRec *rec, PyObject *o) {
+    const CcGuards *gs = &rec->trace->guards;
+    for (int i = 0; PyTuple_CheckExact(o) && i < gs->g.n; i++)
+        if ((gs->g.at[i].check == CC_CHK_KEYS || gs->g.at[i].check == CC_CHK_LAYOUT) && among(gs->g.at[i].want, o))
+            return true;
+    return false;
+}
+
 static void compared(CcRec *rec, PyObject *a, PyObject *b) {
     if (rec->trace == NULL) return;
+    if (is_key(rec, a) || is_key(rec, b)) {
+        cc_value_which(rec, a);
+        cc_value_which(rec, b);
+        return;
+    }
     PyObject *given;
     if (cc_sym_given(rec, a, &given) >= 0 && cc_sym_given(rec, b, &given) >= 0) return; /* cc_sym_identical asks */
     cc_value_distinct(rec, a, b);

@@ -276,8 +276,18 @@ static CcGo record(CcRec *rec, CcAct *act, CcEvent *ev, const CcCallSpec *spec, 
 
 /* ------------------------------------------------------------------ events */
 
+int cc_sym_tuple_given(const CcRec *rec, const PyObject *o, PyObject **given) {
+    for (int i = 0; i < rec->tuples.n; i++)
+        if (rec->tuples.at[i].given == o) {
+            *given = rec->tuples.at[i].of.object;
+            return rec->tuples.at[i].of.guard;
+        }
+    return -1;
+}
+
 int cc_sym_given(CcRec *rec, PyObject *o, PyObject **given) {
-    const int symbol = cc_sym_of(rec, o);
+    const int symbol = cc_sym_of(rec, o), tuple = cc_sym_tuple_given(rec, o, given);
+    if (tuple >= 0) return tuple;
     *given = o;
     for (int i = 0; symbol >= 0 && i < rec->trace->number.n; i++)
         if (rec->trace->number.at[i].symbol == symbol) {
@@ -293,17 +303,22 @@ int cc_sym_given(CcRec *rec, PyObject *o, PyObject **given) {
     return -1;
 }
 
-/* Numbers that CPython does not cache: guards whether the original objects are identical. */
-static bool identical_numbers(CcRec *rec, PyObject *const *in) {
+/* Numbers that CPython does not cache, and tuples: guards whether the original objects are identical. */
+static bool identical_originals(CcRec *rec, PyObject *const *in) {
     PyObject *given[2];
-    const int guard[] = {cc_sym_given(rec, in[0], &given[0]), cc_sym_given(rec, in[1], &given[1])};
+    int guard[] = {cc_sym_given(rec, in[0], &given[0]), cc_sym_given(rec, in[1], &given[1])};
+    for (int i = 0; i < 2; i++) {
+        const CcProv *p = guard[i] < 0 && PyTuple_Check(in[i]) ? cc_value_find(rec, in[i]) : NULL;
+        const bool read = p != NULL && p->origin == CC_O_SOURCE;
+        if (read && rec->trace->guards.g.at[p->id].source != CC_SRC_CONST) guard[i] = p->id;
+    }
     const bool same = given[0] == given[1];
     CcGuards *gs = &rec->trace->guards;
     if (guard[0] >= 0 && guard[1] >= 0 && guard[0] != guard[1])
         cc_guard_add_check(gs, CC_MAX(guard[0], guard[1]), same ? CC_CHK_ALIAS : CC_CHK_DISTINCT, NULL,
                            CC_MIN(guard[0], guard[1]));
     for (int i = 0; i < 2; i++)
-        if (guard[i] >= 0 && guard[1 - i] < 0)
+        if (guard[i] >= 0 && guard[1 - i] < 0 && cc_value_origin(rec, in[1 - i]) != CC_O_FRESH)
             cc_guard_add_check(gs, guard[i], same ? CC_CHK_IDENT : CC_CHK_IS_NOT, given[1 - i], -1);
     return same;
 }
@@ -311,11 +326,11 @@ static bool identical_numbers(CcRec *rec, PyObject *const *in) {
 bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     const bool symbols[] = {cc_sym_is(rec, in[0]), cc_sym_is(rec, in[1])};
     if (in[0] == in[1] || Py_TYPE(in[0]) != Py_TYPE(in[1])) return in[0] == in[1];
-    if (cc_value_copyable(in[0])) return identical_numbers(rec, in);
+    if (cc_value_copyable(in[0]) || (PyTuple_Check(in[0]) && rec->tuples.n > 0)) return identical_originals(rec, in);
     if (!symbols[0] && !symbols[1]) return false;
     if (symbols[0] && symbols[1]) settle_all(rec, in, 2); /* whether they are small also matters */
     for (int i = 0; i < 2; i++)
-        if ((!symbols[i] || symbols[1 - i]) && !cc_sym_small(in[i])) return identical_numbers(rec, in);
+        if ((!symbols[i] || symbols[1 - i]) && !cc_sym_small(in[i])) return identical_originals(rec, in);
     const CcCallSpec spec = {.form = CC_F_COMPARE, .arg = Py_EQ, .in = in, .n = 2, .name = "comparison"};
     PyObject *equal;
     CC_RETRY_ALLOC(equal, PyObject_RichCompare(in[0], in[1], Py_EQ));

@@ -325,6 +325,14 @@ PyObject *cc_sym_items(CcRec *rec, PyObject *like, PyObject *items) {
     return given;
 }
 
+PyObject *cc_sym_items_of(CcRec *rec, int guard, PyObject *read, PyObject *items) {
+    PyObject *given = cc_sym_items(rec, read, items);
+    cc_vec_push(&rec->keep, Py_NewRef(read));
+    cc_vec_push(&rec->keep, Py_NewRef(given)); /* its address is not reused */
+    cc_vec_push(&rec->tuples, (struct CcStandIn){.of = {guard, read}, .given = given});
+    return given;
+}
+
 /* The tuple or torch.Size that this guard reads, with symbols for items that differ; NULL: none does. Its items are
  * guarded one by one from now on. New reference. */
 static PyObject *with_symbols(CcRec *rec, int guard, PyObject *v) {
@@ -347,7 +355,7 @@ static PyObject *with_symbols(CcRec *rec, int guard, PyObject *v) {
         cc_guard_check(gs, id, CC_CHK_TYPE, (PyObject *)Py_TYPE(item));
         PyTuple_SET_ITEM(items, i, from_source(rec, id, item));
     }
-    return cc_sym_items(rec, v, items);
+    return cc_sym_items_of(rec, guard, v, items);
 }
 
 void cc_sym_tuple(CcRec *rec, CcAct *act, int slot, int guard, PyObject *v) {
@@ -400,7 +408,7 @@ static void fill_dict(CcRec *rec, PyObject *dict, int source) {
     Py_ssize_t pos = 0;
     PyObject *key, *value;
     while (PyDict_Next(dict, &pos, &key, &value)) {
-        if (!cc_value_const(key) || cc_sym_is(rec, value) || !part_differs(rec, value, source, key, 0)) continue;
+        if (!cc_value_consts(key) || cc_sym_is(rec, value) || !part_differs(rec, value, source, key, 0)) continue;
         const int pending = rec->pending.n;
         cc_value_read(rec, CC_SRC_KEY, source, key, 0, 0, value);
         if (rec->pending.n == pending) continue;

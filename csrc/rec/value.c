@@ -65,6 +65,12 @@ bool cc_value_const(PyObject *o) {
     return facts_of(o) & CONSTANT || (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) == 0);
 }
 
+bool cc_value_consts(PyObject *o) {
+    bool all = PyTuple_CheckExact(o);
+    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(o); i++) all = cc_value_consts(PyTuple_GET_ITEM(o, i));
+    return all || cc_value_const(o);
+}
+
 bool cc_value_wraps(PyObject *o) {
     return Py_IS_TYPE(o, &PyProperty_Type) || Py_IS_TYPE(o, &PyClassMethod_Type) || Py_IS_TYPE(o, &PyStaticMethod_Type);
 }
@@ -447,7 +453,7 @@ void cc_value_met_const(CcRec *rec, PyObject *o) {
 
 void cc_value_which(CcRec *rec, PyObject *o) {
     const CcProv *p = cc_value_find(rec, o);
-    if (p == NULL) cc_same_which(rec, o);
+    if (p == NULL || PyTuple_CheckExact(o)) cc_same_which(rec, o); /* a tuple may be a dict's key as well */
     if (p == NULL || p->origin != CC_O_SOURCE || rec->trace == NULL) return;
     CcGuards *gs = &rec->trace->guards;
     const CcGuard *g = &gs->g.at[p->id];
