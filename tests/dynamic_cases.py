@@ -808,3 +808,36 @@ def default_dict_of_sizes(x):
     for s in (*x.shape, 4):
         d[s] += 1
     return dict(d)
+
+
+# ---- numbers in dicts and lists that vary, under C functions ---------------------------------------------------------
+def numbers(n):
+    """A dict of floats, and an int beside them."""
+    return {"a": n + 0.5, "b": 2.25, "c": n}
+
+
+def keyed(n):
+    return {("a", 1): n + 0.5, ("b", (2, None)): 2.25}
+
+
+def row_of_numbers(name, fn, of=numbers, most=MOST):
+    add("numbers-" + name, fn, lambda n: (T(3, 4), of(n)), most)
+
+
+row_of_numbers("looked-up", lambda x, d: [x * d[k] for k in d])
+row_of_numbers("unpacked-keys", lambda x, d: (lambda a, b, c: x * d[a] + d[c])(*d))
+row_of_numbers("by-tuples", lambda x, d: [x * v for v in d.values()], keyed)
+row_of_numbers("looked-up-by-tuples", lambda x, d: [x * d[k] + len(k) for k in d], keyed)
+row_of_numbers("items-by-tuples", lambda x, d: {k: x * v for k, v in d.items()}, keyed)
+row_of_numbers("sum", lambda x, d: x * sum([d["a"], d["b"]]))
+row_of_numbers("sum-of-values", lambda x, d: x * sum(d.values()))
+row_of_numbers("sum-of-generator", lambda x, d: x * sum(v * 2 for k, v in d.items() if k != "c"))
+row_of_numbers("sum-of-list", lambda x, v: x * (sum(v) / len(v)), lambda n: [n + 0.5, 0.1, n * 0.2])
+row_of_numbers("sum-from", lambda x, d: (x * sum([d["b"]], d["a"]), sum([0.5], start=d["c"])))
+row_of_numbers("sum-with-tensors", lambda x, d: sum([x * d["a"], d["a"], x]))
+row_of_numbers("sum-returned", lambda x, d: (x, sum(d.values()), sum([0.1, 0.2, d["a"]])))
+row_of_numbers("sum-tested", lambda x, d: x * 2 if sum(d.values()) > 12 else x - 1, most=MOST + 1)
+row_of_numbers("largest-of-generator", lambda x, d: x * max(d[k] for k in d))
+row_of_numbers("least-of-values", lambda x, d: x * min(d.values()), most=MOST + 1)
+row_of_numbers("largest-of-map", lambda x, v: x * max(map(abs, v)), lambda n: [n + 0.5, -3.25])
+row_of_numbers("mapped", lambda x, v: [x * p for p in map(pow, v, [2, 3])], lambda n: [n + 0.5, 1.5])

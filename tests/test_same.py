@@ -539,3 +539,82 @@ def test_an_annotation_of_types_costs_no_hits():
     for _ in range(2):
         call(x)
     assert hits(lambda: call(x)).tolist() == [3, 3]
+
+
+# ---- tuples: code gets another one, with symbols, in place of one whose numbers vary ----------------------------------
+class Owner:
+    def __init__(self, t):
+        self.t = t
+
+
+TUPLES = {
+    "is": lambda x, t, u: (x + t[0], t is u),
+    "both read": lambda x, t, u: (x + t[0] + u[1], t is u, t is not u),
+    "behind a break": lambda x, t, u: (print(end=""), x + t[0], t is u),
+    "id": lambda x, t, u: (x + t[0], id(t) == id(u)),
+    "in a list": lambda x, t, u: (x + t[0], any(v is t for v in [(0, 1), u])),
+    "attribute": lambda x, t, u: (x + t[0], Owner(t).t is u),
+    "of its numbers": lambda x, t, u: (x + t[0], t is (t[0], t[1]), u is (u[0], u[1])),
+    "size": lambda x, t, u: (x + t[0], x.shape is t),
+    "key": lambda x, t, u: (x + t[0], [k is u for k in {t: 1}], next(iter({u: 2})) is t),
+}
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_tuples_whose_numbers_vary(name):
+    fn = TUPLES[name]
+    compiled = ccompile.compile(fn)
+    for i in range(9):
+        t = (i, 2)
+        u = t if i % 2 else (7, 8 + i)
+        got, want = compiled(X, t, u), fn(X, t, u)
+        assert torch.equal(got[1 if name == "behind a break" else 0], want[1 if name == "behind a break" else 0])
+        assert got[-1] == want[-1]
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["", "break"])
+def test_a_tuple_whose_numbers_vary_is_handed_on(breaks):
+    held = []
+
+    def fn(x, t):
+        held.append(t)
+        if breaks:
+            print(end="")
+        return x * t[0], t, [t], {"t": t}
+
+    compiled = ccompile.compile(fn)
+    for i in range(9):
+        t = (i, 2.5)
+        result = compiled(X, t)
+        assert torch.equal(result[0], X * i)
+        assert result[1] is t and result[2][0] is t and result[3]["t"] is t and held[-1] is t
+
+
+def test_members_that_are_tuples():
+    def fn(x, s, t):
+        for a, b in s:
+            x = x * a + b
+        return x, [m is t for m in s], {k: 1 for k in s}
+
+    compiled = ccompile.compile(fn)
+    for i in range(12):
+        t = tuple([1, i % 2])
+        s = {t, (3, (4, 5)[i % 2])} if i % 3 else {tuple([1, i % 2]), (3, 4), (True, 1.0)}
+        got, want = compiled(X, s, t), fn(X, s, t)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+        assert [type(k[0]) for k in got[2]] == [type(k[0]) for k in want[2]]
+
+
+@pytest.mark.parametrize("n", [2, 100], ids=["few", "many"])
+def test_keys_that_are_tuples_found_by_identity(n):
+    """Up to 64 keys are guarded by their places, more by their values."""
+
+    def fn(x, d, t):
+        return x + len(d), [k is t for k in d], id(t) == id(next(iter(d)))
+
+    compiled = ccompile.compile(fn)
+    for i in range(9):
+        t = tuple([1, 2])
+        d = {t if i % 2 else tuple([1, 2]): 0, **{(k, "more"): k for k in range(1, n)}}
+        got, want = compiled(X, d, t), fn(X, d, t)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]

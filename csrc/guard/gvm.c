@@ -43,10 +43,9 @@ static PyObject *read_key(PyObject *dict, PyObject *key) {
     return v;
 }
 
-/* A dict's value for a tensor key. Tensor.__hash__ is Python code, which guards don't run; it returns the hash of
- * id(tensor), which is the address itself, as for any int below 2**61 - 1. */
-/* The item for a key that is hashed and compared by its address: a tensor, whose hash is its id, or an object without
- * __hash__ and __eq__ of its own. */
+/* A dict's value for a key that is hashed and compared by its address: an object without __hash__ and __eq__ of its own, or
+ * a tensor. Tensor.__hash__ is Python code, which guards don't run; it returns the hash of id(tensor), which is the address
+ * itself, as for any int below 2**61 - 1. */
 static PyObject *read_tensor_key(PyObject *dict, PyObject *key) {
     const hashfunc plain = PyBaseObject_Type.tp_hash;
     const Py_hash_t hash = Py_TYPE(key)->tp_hash == plain ? plain(key) : (Py_hash_t)(uintptr_t)key;
