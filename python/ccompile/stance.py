@@ -92,7 +92,7 @@ def set_stance(
             raise ValueError(config.unknown("force_backend", force_backend, [*map(str, _BACKENDS), *names]))
     if skip_guard_eval_unsafe:
         _core.note("set_stance: skip_guard_eval_unsafe: guards are always checked")
-    if callable(force_backend) or force_backend not in _BACKENDS:
+    if force_backend is not None and (callable(force_backend) or force_backend not in _BACKENDS):
         return _Stance(_Forced(force_backend))
     return _Stance(_BACKENDS[force_backend] or _STANCES[stance])
 
