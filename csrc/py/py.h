@@ -376,9 +376,9 @@ void cc_raised_warn(CC_STEAL(1) PyObject *text);
     } while ((o) == NULL && cc_obj_retry_alloc())
 bool cc_obj_retry_alloc(
     void); /* true: out of memory was the cause and the reserve is free now; otherwise ends the process */
-/* An attribute of a module, which is imported; NULL without an error: there is none. */
 /* Which version of its filters the warnings module has: their registries name the version for which they hold. */
 long cc_frame_warnings_version(void);
+/* An attribute of a module, which is imported; NULL without an error: there is none. */
 CC_NEW PyObject *cc_obj_of_module(const char *module, const char *name);
 CC_NEW PyObject *cc_obj_run(const char *source); /* the globals of a module with this source; NULL: error set */
 /* Code of such a module. It runs in place of C code, which has no frame in eager's traceback. */

@@ -268,9 +268,9 @@ static CcGo sum_of(const CcBuiltin *b, bool adds) {
     return cc_args_guard(b, 0, 1);
 }
 
-/* Tensors, and numbers that no node computes. */
+/* Tensors, and numbers that no node computes; the recorder sees what an iterator gives. */
 static bool known_terms(const CcBuiltin *b, PyObject *o) {
-    return cc_number_terms(o) && !cc_number_varies(b->rec, o, 1);
+    return (cc_number_terms(o) || cc_inside_iterates(o)) && !cc_number_varies(b->rec, o, 4);
 }
 
 static CcGo sum_before(const CcBuiltin *b) {
