@@ -300,3 +300,19 @@ def test_too_few_values():
                 errors.append(str(e))
         assert len(errors) == (2 if n == 1 else 0) and len(set(errors)) < 2
         close(net.buffers(), twin.buffers(), "buffer", F32)
+
+
+def test_a_gradient_of_a_view_keeps_permuted_strides():
+    """Tokens that become a channels-last image by a view (pvt_v2, segformer): their gradients go back by views as well.
+    They were copied, and torch then reordered the copies for the convolution, which took as long as the products."""
+
+    def f(x, w, v):
+        y = (x @ w).transpose(1, 2).view(2, 8, 4, 6)
+        return F.gelu(F.conv2d(y, v, None, padding=1, groups=8).flatten(2).transpose(1, 2)) * 2
+
+    fn, g = ccompile.compile(f), torch.Generator().manual_seed(0)
+    for _ in range(3):
+        args = [torch.randn(*shape, generator=g, requires_grad=True) for shape in ((2, 24, 5), (5, 8), (8, 1, 3, 3))]
+        got, want = (torch.autograd.grad(call(*args).square().sum(), args) for call in (fn, f))
+        close(got, want, "gradient", F32)
+    assert "backward:" in text_of(fn) and "copy" not in text_of(fn)

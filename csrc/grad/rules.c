@@ -257,6 +257,15 @@ static bool split(Adjoint *a, const CcNode *n, int x) {
     return left == 0; /* else tensor_split with indices that drop or repeat elements */
 }
 
+/* The gradient of a view as that of x: with the strides of x where these need no copy (a permuted x: channels last). */
+static int viewed(Adjoint *a, int g, const CcType *x) {
+    CcType t = cc_adjoint_like(x);
+    t.dtype = type_of(a, g)->dtype;
+    if (cc_type_same_shape(type_of(a, g), &t) || !cc_type_reshapes(type_of(a, g), &t))
+        return cc_adjoint_reshaped(a, g, &t);
+    return make(a, view, &t, .x = value_of(g));
+}
+
 static bool view(Adjoint *a, const CcNode *n, int x) {
     switch (n->op) {
     case CC_OP_view:
@@ -264,7 +273,7 @@ static bool view(Adjoint *a, const CcNode *n, int x) {
     case CC_OP_squeeze:
     case CC_OP_unsqueeze:
         if (type_of(a, x)->dtype != type_of(a, n->out0)->dtype) return false;
-        cc_adjoint_add(a, x, cc_adjoint_reshaped(a, a->grad[n->out0], type_of(a, x)));
+        cc_adjoint_add(a, x, viewed(a, a->grad[n->out0], type_of(a, x)));
         return true;
     case CC_OP_transpose:
     case CC_OP_permute: return permute(a, n, x);
