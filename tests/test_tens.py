@@ -878,8 +878,10 @@ def test_state_and_other_callables(tens):
         c = tens.call(f, ())
         assert (c["cls"], c["flags"]) == ("OP", RANDOM), f
     assert cls(torch.Size([1, 2]).numel) == "META"
-    for f in (len, abs, "x".join, dict.get, torch.nn.functional.relu, torch.Tensor, torch.Tensor.split, lambda: 0, 3):
+    for f in (len, abs, "x".join, dict.get, torch.nn.functional.relu, torch.Tensor.split, lambda: 0, 3):
         assert cls(f, x) == "NONE", f
+    assert cls(torch.Tensor, x) == cls(torch.LongTensor, x) == "BREAK"  # the result shares x's memory
+    assert cls(torch.Tensor, 2, 3) == cls(torch.LongTensor, [1, 2]) == "OP"
     c = tens.call(torch.ops.aten.add.Tensor._op, (x, x))
     assert c["cls"] == "UNKNOWN" and c["flags"] == WRITES | RANDOM | EFFECT
     assert tens.call(C._VariableFunctions.relu, (x,))["name"] == "torch.relu"

@@ -411,7 +411,6 @@ static PyGetSetDef compiled_getset[] = {
     WRAPPER_GETSET,
     {"__class__", wrapped_class, NULL, NULL, NULL},
     {"_torchdynamo_orig_callable", orig_callable, NULL, NULL, NULL},
-    {"_torchdynamo_inline", orig_callable, NULL, NULL, NULL},
     {"_torchdynamo_wrapper_id", own_id, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
