@@ -77,6 +77,22 @@ def test_float_of_a_break_beside_a_size(name):
     same(fn, make_args=arguments, calls=len(sizes), hit=name != "in_a_tuple")
 
 
+@pytest.mark.parametrize("fn", [max, min])
+def test_an_iterator_as_the_key_alone(fn):
+    """It raises; a list of the iterator's items was compared in its place."""
+
+    def call(x, n):
+        try:
+            return fn(key=(v for v in [n]))
+        except TypeError as e:
+            return str(e), x * n
+
+    compiled, x = ccompile.compile(call), torch.ones(2)
+    for n in range(5):
+        got, want = compiled(x, n), call(x, n)
+        assert got[0] == want[0] and torch.equal(got[1], want[1])
+
+
 # ---- probabilities: at 0 dropout gives back its operand, at 1 it draws nothing ----------------------------------------
 DRAWS = {
     "dropout": lambda x, p: torch.dropout(x, p, True),

@@ -34,8 +34,8 @@ typedef struct CcGuard {
     /* SLOT: index of the act in the chain; GENREFS: how many live slots of the generator reference the object */
     int16_t level;
     int32_t parent; /* -1: none */
-    /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many live places reference the object; TENSOR_KEY: the
-     * source of the key */
+    /* ARG, SLOT, ITEM: index; SIZE: expected size; REFS: how many live places reference the object; ADDRESS_KEY, HAS:
+     * the source of the key; KEY_AT: its place */
     int32_t index;
     /* ALIAS, DISTINCT: the other source; ALONE: the number of references that the run itself holds; KEYS,
      * LAYOUT: 1: keys must be the same objects */

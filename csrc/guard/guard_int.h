@@ -12,7 +12,7 @@ static inline int cc_guard_compared(const CcGuard *g) {
     return g->check == CC_CHK_ALIAS || g->check == CC_CHK_DISTINCT ? g->other : -1;
 }
 static inline int cc_guard_keyed(const CcGuard *g) {
-    return g->source == CC_SRC_TENSOR_KEY || g->source == CC_SRC_HAS ? g->index : -1;
+    return g->source == CC_SRC_ADDRESS_KEY || g->source == CC_SRC_HAS ? g->index : -1;
 }
 
 /* memo.c: a program that has passed, reduced to the words of memory that must be unchanged for it to pass again. */

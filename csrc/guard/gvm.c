@@ -46,7 +46,7 @@ static PyObject *read_key(PyObject *dict, PyObject *key) {
 /* A dict's value for a key that is hashed and compared by its address: an object without __hash__ and __eq__ of its own, or
  * a tensor. Tensor.__hash__ is Python code, which guards don't run; it returns the hash of id(tensor), which is the address
  * itself, as for any int below 2**61 - 1. */
-static PyObject *read_tensor_key(PyObject *dict, PyObject *key) {
+static PyObject *read_by_address(PyObject *dict, PyObject *key) {
     const hashfunc plain = PyBaseObject_Type.tp_hash;
     const Py_hash_t hash = Py_TYPE(key)->tp_hash == plain ? plain(key) : (Py_hash_t)(uintptr_t)key;
     PyObject *v = _PyDict_GetItem_KnownHash(dict, key, hash);
@@ -54,7 +54,7 @@ static PyObject *read_tensor_key(PyObject *dict, PyObject *key) {
     return v;
 }
 
-/* Whether such an object is a member of the set. NULL: it has a __hash__ of its own, or the set's members compare unknowably. */
+/* Whether such an object is a member of the set. NULL: its class has got a __hash__, or a member's comparison raised. */
 static PyObject *read_has(PyObject *set, PyObject *item) {
     if (!PyAnySet_Check(set) || Py_TYPE(item)->tp_hash != PyBaseObject_Type.tp_hash) return NULL;
     const int has = PySet_Contains(set, item);
@@ -182,7 +182,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_GENREFS: return generator_slot_unshared(g, parent);
     case CC_SRC_KEY_AT: return PyDict_Check(parent) ? read_key_at(parent, g->index) : NULL;
     case CC_SRC_HAS:
-    case CC_SRC_TENSOR_KEY: /* cc_guard_read handles these */
+    case CC_SRC_ADDRESS_KEY: /* cc_guard_read handles these */
     case CC_SRC_DROPPED:
     case CC_SRC_GEN:
     case CC_SRC_SIZE:
@@ -195,7 +195,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
 }
 
 PyObject *cc_guard_read(const CcGuard *g, const CcGuardState *state, PyObject *const *gv) {
-    if (g->source == CC_SRC_TENSOR_KEY) return read_tensor_key(gv[g->parent], gv[g->index]);
+    if (g->source == CC_SRC_ADDRESS_KEY) return read_by_address(gv[g->parent], gv[g->index]);
     if (g->source == CC_SRC_HAS) return read_has(gv[g->parent], gv[g->index]);
     if (g->source == CC_SRC_DROPPED) return dropped_quietly(g, state, gv);
     return read_source(g, state, g->parent >= 0 ? gv[g->parent] : NULL);

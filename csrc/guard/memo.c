@@ -164,7 +164,7 @@ static bool imply_source(Build *b, int i, int stage) {
     case CC_SRC_OWN: return add_dict_pointer(b, g->parent, stage, &dict) && dict == NULL;
     case CC_SRC_KEY_AT: return PyDict_CheckExact(parent) && add_version(b, parent, i, stage);
     case CC_SRC_KEY: return PyDict_Check(parent) && add_version(b, parent, i, stage);
-    case CC_SRC_TENSOR_KEY: return PyDict_Check(parent) && b->m->pinned[g->index] && add_version(b, parent, i, stage);
+    case CC_SRC_ADDRESS_KEY: return PyDict_Check(parent) && b->m->pinned[g->index] && add_version(b, parent, i, stage);
     case CC_SRC_TYPE: add_type(b, parent, steady, stage); return true;
     case CC_SRC_TLOOK:
         return (type = held_type(&b->gs->g.at[g->parent])) != NULL && steady && add_tag(b, type, i, stage);

@@ -435,7 +435,7 @@ static PyObject *float_sum(CcRec *rec, CcAct *act, PyObject *sum, PyObject *numb
     return cc_sym_pure(rec, act, &ev, &spec) == CC_DONE ? ev.result : NULL;
 }
 
-/* Adds symbols step by step, provided that all numbers are ints. */
+/* Adds symbols step by step if all numbers are ints, or else in one step; otherwise they become constants. */
 static PyObject *number_sum(CcRec *rec, CcAct *act, PyObject *sum, PyObject *numbers, PyObject *start) {
     const bool symbols = rec->trace != NULL && (cc_sym_within(rec, numbers, 1) || cc_sym_is(rec, start));
     if (!symbols || !cc_number_whole(numbers) || (start != NULL && !PyLong_CheckExact(start))) {

@@ -23,7 +23,7 @@ static CcGo nothing(const CcBuiltin *b) {
 
 /* max(v * 2 for v in d.values()): symbols among the items stay symbols in a list that is made first. */
 static bool drains(const CcBuiltin *b) {
-    PyObject *o = b->c->n == 1 ? b->c->in[0] : NULL;
+    PyObject *o = b->c->n == 1 && b->c->kwnames == NULL ? b->c->in[0] : NULL;
     if (o == NULL || !has(b, CC_TRAIT_DRAINS) || b->rec->hints == NULL || b->rec->hints->at.n == 0) return false;
     return (PyGen_CheckExact(o) || cc_inside_passes_on(o)) && cc_value_origin(b->rec, o) == CC_O_FRESH;
 }
@@ -225,7 +225,7 @@ static CcGo look_up(const CcBuiltin *b) {
 static CcGo dict_get_before(const CcBuiltin *b) {
     CcRec *rec = b->rec;
     PyObject *dict = b->c->in[0], *key = b->c->in[1];
-    if (cc_value_by_tensor(rec, dict, key)) return look_up(b);
+    if (cc_value_found_by_address(rec, dict, key)) return look_up(b);
     const CcDirty d = cc_value_dirty_key(rec, dict) == CC_DIRTY_ALL ? cc_value_dirty(rec, dict) : CC_DIRTY_NO;
     if (cc_value_symbolic(rec, key)) cc_value_pin(rec, key);
     cc_sym_settle(rec, key, 3);

@@ -116,7 +116,7 @@ static CcGo readable(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (cc_tens_is(key) && PyDict_CheckExact(o) && cc_value_origin(rec, o) == CC_O_FRESH &&
         cc_distinct_members(rec, o, key))
         return CC_OK; /* the guard finds it by identity */
-    if (cc_value_by_tensor(rec, o, key)) {
+    if (cc_value_found_by_address(rec, o, key)) {
         if (lookup(act, o, key) != NULL) return CC_OK;
         /* this trace, which ends here, is for calls that make the item: an optimizer's first step */
         cc_value_read_key(rec, cc_value_source(rec, o), key, NULL);
@@ -414,7 +414,7 @@ static bool member_by_address(CcRec *rec, PyObject *set, PyObject *item) {
 
 static CcGo findable(CcRec *rec, CcAct *act, CcEvent *ev) {
     PyObject *o = ev->in[0], *item = ev->in[1];
-    if (cc_value_by_tensor(rec, o, item) || member_by_address(rec, o, item)) return CC_OK;
+    if (cc_value_found_by_address(rec, o, item) || member_by_address(rec, o, item)) return CC_OK;
     cc_sym_settle(rec, item, 3);
     cc_same_met(rec, item);
     const bool by_hash = PyDict_Check(o) || PyAnySet_Check(o) || cc_value_view(o) == &PyDictKeys_Type;
@@ -442,7 +442,7 @@ CcGo cc_item_contains_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     const CcGo go = findable(rec, act, ev);
     if (go != CC_OK) return go;
     if (PyDict_Check(o) && !cc_op_python_method(o, "__contains__") &&
-        (cc_number_dict_key(rec, item) || cc_value_by_tensor(rec, o, item))) {
+        (cc_number_dict_key(rec, item) || cc_value_found_by_address(rec, o, item))) {
         const int guard = look(rec, act, o, item);
         if (guard >= 0) cc_sym_unread(rec, guard);
     }

@@ -51,7 +51,7 @@ static void tuples_are_constants(CcRec *rec, PyObject *keys) {
 }
 
 /* Guards keys by value. keys: of a dict, or the layout of a set. */
-static bool guard_keys(CcRec *rec, int parent, int index, CcCheck check, PyObject *keys) {
+static bool guard_by_value(CcRec *rec, int parent, int index, CcCheck check, PyObject *keys) {
     if (keys == NULL || !keys_are_simple(keys)) return false;
     const int id = cc_guard_once(&rec->trace->guards, CC_SRC_KEYS, parent, NULL, index, check, keys);
     tuples_are_constants(rec, keys);
@@ -86,7 +86,7 @@ static bool keys_by_place(CcRec *rec, PyObject *o, int parent) {
 static bool keys_by_value(CcRec *rec, PyObject *o, int parent) {
     PyObject *list = cc_dict_keys(o), *keys = list != NULL ? PyList_AsTuple(list) : NULL;
     Py_XDECREF(list);
-    const bool ok = guard_keys(rec, parent, 0, CC_CHK_KEYS, keys);
+    const bool ok = guard_by_value(rec, parent, 0, CC_CHK_KEYS, keys);
     Py_XDECREF(keys);
     return ok;
 }
@@ -104,7 +104,7 @@ static bool dict_content(CcRec *rec, PyObject *o, int parent, int depth) {
 
 /* Guards cc_guard_layout(): the members, and the order of iteration now and after changes. */
 static bool set_content(CcRec *rec, PyObject *layout, int parent) {
-    return parent < 0 || guard_keys(rec, parent, 2, CC_CHK_LAYOUT, layout);
+    return parent < 0 || guard_by_value(rec, parent, 2, CC_CHK_LAYOUT, layout);
 }
 
 /* Guards the members, but not their order. */

@@ -313,7 +313,7 @@ int cc_value_read_member(CcRec *rec, int parent, PyTypeObject *type, const char 
 bool cc_value_by_address(PyObject *o);
 /* Whether a guard can look a tensor or such an object from outside up in a dict from outside: by address, without reading
  * data (optimizer.state[p]). */
-bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key);
+bool cc_value_found_by_address(CcRec *rec, PyObject *dict, PyObject *key);
 /* Guards that a dict from outside has v for a key; v NULL: the key is absent. */
 int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v);
 /* Calls a function that reads state of the process, and guards its result. NULL without an error: it raised. */
@@ -594,10 +594,10 @@ void cc_node_clear_effects(CcRec *rec);
 
 /* ---- symsource.c: where symbols come from ---- */
 enum { CC_SYM_ITEMS = 16 }; /* maximal number of items of a tuple that may become symbols */
-/* The guard that read this symbol, or this copy of what a break left (resume.c), and the original object; -1: a step
- * computed it, or it is neither. */
+/* The guard that read this symbol, this tuple with symbols, or this copy of what a break left (resume.c), and the original
+ * object; -1: a step computed it, or it is none of these. */
 int cc_sym_given(CcRec *rec, PyObject *o, PyObject **given);
-int cc_sym_tuple_given(const CcRec *rec, const PyObject *o, PyObject **given); /* the same, for a tuple with symbols */
+int cc_sym_tuple_given(const CcRec *rec, const PyObject *o, PyObject **given); /* the same, for tuples alone */
 /* The empty text has one object only. */
 static inline bool cc_sym_textual(PyObject *o) { return PyUnicode_CheckExact(o) && PyUnicode_GET_LENGTH(o) > 0; }
 /* A fresh text of this content becomes a symbol, which a step with these operands computes. False: it can't be one. */

@@ -93,10 +93,7 @@ static bool any_outside(CcRec *rec, PyObject *operands) {
 }
 
 /* A float or a numpy scalar. NaNs and numpy's two bools are constants, because their identity may matter. */
-static bool may_vary(PyObject *v) {
-    if (PyFloat_CheckExact(v)) return !cc_same_nan(v);
-    return cc_value_numpy(v) && !cc_known_is(v, CC_KNOWN_BOOL) && !cc_same_nan(v);
-}
+static bool may_vary(PyObject *v) { return (PyFloat_CheckExact(v) || cc_sym_scalar(v)) && !cc_same_nan(v); }
 
 /* A separate object for a number that varies between calls: numbers that were one object while recording (best = v in a
  * loop, a constant of the code that a caller also passed) may be two in a replay. If code compares identities, the

@@ -323,10 +323,15 @@ static bool identical_originals(CcRec *rec, PyObject *const *in) {
     return same;
 }
 
+static bool stands_in(const CcRec *rec, PyObject *o) {
+    PyObject *given;
+    return cc_sym_tuple_given(rec, o, &given) >= 0;
+}
+
 bool cc_sym_identical(CcRec *rec, CcAct *act, PyObject *const *in) {
     const bool symbols[] = {cc_sym_is(rec, in[0]), cc_sym_is(rec, in[1])};
     if (in[0] == in[1] || Py_TYPE(in[0]) != Py_TYPE(in[1])) return in[0] == in[1];
-    if (cc_value_copyable(in[0]) || (PyTuple_Check(in[0]) && rec->tuples.n > 0)) return identical_originals(rec, in);
+    if (cc_value_copyable(in[0]) || stands_in(rec, in[0]) || stands_in(rec, in[1])) return identical_originals(rec, in);
     if (!symbols[0] && !symbols[1]) return false;
     if (symbols[0] && symbols[1]) settle_all(rec, in, 2); /* whether they are small also matters */
     for (int i = 0; i < 2; i++)

@@ -417,7 +417,7 @@ bool cc_value_by_address(PyObject *o) {
            !cc_value_const(o) && !cc_value_ident(o);
 }
 
-bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key) {
+bool cc_value_found_by_address(CcRec *rec, PyObject *dict, PyObject *key) {
     if (!(cc_tens_plain(key) || cc_value_by_address(key)) || !PyDict_Check(dict) || cc_python_class(Py_TYPE(dict)))
         return false;
     return cc_value_source(rec, key) >= 0 && cc_value_source(rec, dict) >= 0 && !cc_value_dirty(rec, dict);
@@ -425,7 +425,7 @@ bool cc_value_by_tensor(CcRec *rec, PyObject *dict, PyObject *key) {
 
 int cc_value_read_key(CcRec *rec, int parent, PyObject *key, PyObject *v) {
     return cc_tens_is(key) || (cc_value_by_address(key) && cc_value_source(rec, key) >= 0)
-               ? cc_value_read(rec, CC_SRC_TENSOR_KEY, parent, NULL, 0, cc_value_source(rec, key), v)
+               ? cc_value_read(rec, CC_SRC_ADDRESS_KEY, parent, NULL, 0, cc_value_source(rec, key), v)
                : cc_value_read(rec, CC_SRC_KEY, parent, key, 0, 0, v);
 }
 
