@@ -29,9 +29,8 @@ enum {
     GRAIN = 1 << 16,        /* least multiply-adds per thread */
     FINISH_GRAIN = 1 << 13, /* least results per thread of an epilogue alone */
     LINE = 64,
-    /* a panel read by at least PREFETCH_FROM and fewer than PREFETCH_TO tiles is prefetched */
-    PREFETCH_FROM = 8,
-    PREFETCH_TO = 16
+    PREFETCH_FROM = 8, /* least tiles that read a packed panel which is prefetched */
+    WIDE = 4           /* vectors of columns of y that plain weights' tiles are stored in together */
 };
 
 typedef struct Matrix {
@@ -59,7 +58,9 @@ typedef struct Kernels {
     void (*pack)(const Matrix *m, int64_t first, int64_t n, int64_t vectors, int64_t begin, int64_t end, float *to);
     void (*widen)(const Job *job, int64_t col, int64_t n, float *to);
     void (*broadcast_x)(const Job *job, const float *w, int64_t row, int64_t col, const Ahead *ahead);
-    void (*broadcast_w)(const Job *job, const Matrix *w, int64_t row, int64_t col, const Ahead *ahead, int64_t number);
+    void (*broadcast_w)(const Job *job, const Matrix *w, int64_t row, int64_t col, const Ahead *ahead, int64_t number,
+                        float *to);
+    void (*turn)(const Job *job, const float *tiles, int64_t apart, int64_t row, int64_t col, int64_t n);
     void (*rest)(const Job *job, const Matrix *w, int64_t col);
     void (*finish)(const Job *job, int64_t row);
 } Kernels;
@@ -188,11 +189,10 @@ static void multiply_packed(void *ctx, int64_t begin, int64_t end) { /* units: [
     const Job *job = ctx;
     const CcGemm *g = job->g;
     const int64_t tile = job->kernels->lanes / 2, tiles = ceil_div(g->m, tile), width = 2 * job->kernels->lanes;
-    /* The hardware prefetcher starts each panel late. Without and with it, weights in DRAM on huge pages
-     * (dev/packed.c), Zen 4, 2 threads: 64x512x512 154 us, 149.5; 64x1376x512 409, 399. With fewer tiles each fetches
-     * too much at once (32x512x512, cached: 72.7, 73.2); with many the late start hardly counts (128x768x768: 663, 658;
-     * 128x768x3072: 2690, 2720). */
-    const bool prefetches = tiles >= PREFETCH_FROM && tiles < PREFETCH_TO;
+    /* The hardware prefetcher starts each panel late. Weights from DRAM on huge pages (dev/packed.c), without and with our
+     * prefetching, 2 threads: 128x3072x768 403 GFLOP/s, 507, 128x768x3072 378, 456 (Zen 5); 64x512x512 154 us, 149.5,
+     * 128x768x768 663, 658 (Zen 4). With fewer tiles each would fetch too much at once (32x512x512, cached: 72.7, 73.2). */
+    const bool prefetches = tiles >= PREFETCH_FROM;
     for (int64_t u = begin; u < end; u++) {
         const int64_t col = u / tiles * width;
         const float *const panel = job->panels + col * g->k;
@@ -261,26 +261,57 @@ static int run_packed(Job *job, const CcGemmCall *call) {
 
 /* ------------------------------------------------------------------ panels of x */
 
-/* LANES columns of y, all rows of the group; the tiles prefetch the weights of the next ones, as the hardware's prefetcher
- * stops at the end of each page (128x768x768, weights in a shared cache: 600 us without, 520 with; Intel Xeon, 2
- * threads). */
-static void multiply_columns(const Job *job, const Matrix *w, int64_t col) {
-    const int64_t lanes = job->kernels->lanes, packed = job->rows - job->rest,
-                  next = w->row == job->g->k ? CC_MIN(job->g->n - col - lanes, lanes) : 0;
-    const Ahead ahead = {.at = (const char *)(w->at + lanes * w->row),
-                         .step = LINE,
-                         .lines = CC_MAX(next, 0) * w->row * (int64_t)sizeof(float) / LINE,
-                         .tiles = 2 * ceil_div(packed, 2 * lanes)};
-    int64_t number = 0;
-    for (int64_t row = 0; row < packed; row += 2 * lanes) job->kernels->broadcast_w(job, w, row, col, &ahead, number++);
-    if (job->rest) job->kernels->rest(job, w, col);
+/* A thread's tiles of WIDE vectors of columns, all packed rows of the group. */
+static size_t tiles_size(const Job *job) {
+    const int64_t lanes = job->kernels->lanes;
+    return (size_t)(WIDE * lanes * 2 * lanes * ceil_div(job->rows - job->rest, 2 * lanes));
 }
 
-static void multiply_plain(void *ctx, int64_t begin, int64_t end) {
-    const Job *job = ctx;
-    for (int64_t col = begin * job->kernels->lanes; col < CC_MIN(end * job->kernels->lanes, job->g->n);
-         col += job->kernels->lanes)
-        multiply_columns(job, &(Matrix){job->w.at + col * job->w.row, job->w.row, 1}, col);
+/* Weights that the tiles of columns prefetch: those of column c meanwhile. */
+typedef struct Coming {
+    const char *at;
+    int64_t apart, columns; /* bytes from column to column; how many there are */
+} Coming;
+
+/* Columns [col, col + n) of y, n <= WIDE vectors, all rows of the group. The tiles prefetch, as the hardware's prefetcher
+ * stops at the end of each page (128x768x768, weights in a shared cache: 600 us without, 520 with; Intel Xeon, 2
+ * threads). They are stored when all are there: rows of y are often a multiple of 4 KB apart, where lines that are
+ * written one a row evict each other (128x3072x768: 478 GFLOP/s tile by tile, 488 with all rows' tiles of one vector,
+ * 501 with those of 4; Zen 5, 2 threads). */
+static void multiply_columns(const Job *job, const Matrix *w, int64_t col, int64_t n, const Coming *coming,
+                             float *tiles) {
+    const int64_t lanes = job->kernels->lanes, packed = job->rows - job->rest, panel = 2 * lanes,
+                  apart = lanes * panel * ceil_div(packed, panel);
+    for (int64_t c = 0; c < n; c += lanes) {
+        const Matrix rows = {w->at + c * w->row, w->row, 1};
+        const Ahead ahead = {.at = coming->at + c * coming->apart,
+                             .step = LINE,
+                             .lines = CC_MAX(CC_MIN(coming->columns - c, lanes), 0) * coming->apart / LINE,
+                             .tiles = 2 * ceil_div(packed, panel)};
+        for (int64_t row = 0; row < packed; row += panel)
+            job->kernels->broadcast_w(job, &rows, row, col + c, &ahead, row / panel,
+                                      tiles + c / lanes * apart + row * lanes);
+        if (job->rest) job->kernels->rest(job, &rows, col + c);
+    }
+    for (int64_t row = 0; row < packed; row += panel) job->kernels->turn(job, tiles + row * lanes, apart, row, col, n);
+}
+
+static void multiply_plain(void *ctx, int64_t begin, int64_t end) { /* units: vectors of columns */
+    Job *job = ctx;
+    const CcGemm *g = job->g;
+    const int64_t lanes = job->kernels->lanes, last = CC_MIN(end * lanes, g->n);
+    float *tiles = cc_scratch_thread(sizeof *tiles * tiles_size(job));
+    if (!tiles) {
+        atomic_store(&job->failed, true);
+        return;
+    }
+    for (int64_t col = begin * lanes; col < last; col += WIDE * lanes) {
+        const Matrix w = {job->w.at + col * job->w.row, job->w.row, 1};
+        const Coming coming = {.at = (const char *)(w.at + lanes * w.row),
+                               .apart = w.row * (int64_t)sizeof(float),
+                               .columns = w.row == g->k ? g->n - col - lanes : 0};
+        multiply_columns(job, &w, col, CC_MIN(last - col, WIDE * lanes), &coming, tiles);
+    }
 }
 
 /* Rows of x in a group. */
@@ -289,7 +320,7 @@ static int64_t group_of(const CcGemm *g, const Kernels *kernels) {
     return CC_MAX(1, CC_MIN(most / (panel * g->k), ceil_div(g->m, panel))) * panel;
 }
 
-static void run_plain(Job *job, float *panels) {
+static int run_plain(Job *job, float *panels) {
     const CcGemm *g = job->g;
     const int64_t group = group_of(g, job->kernels);
     job->panels = panels;
@@ -299,32 +330,27 @@ static void run_plain(Job *job, float *panels) {
         pack_rows(&(Packing){job->x, job->first, job->rows - job->rest, g->k, job->kernels, panels});
         cc_omp_run(multiply_plain, job, ceil_div(g->n, job->kernels->lanes), parts_for(job->rows * g->k * g->n, GRAIN));
     }
+    return atomic_load(&job->failed) ? -1 : 0;
 }
 
 /* Plain half-precision weights: 2 vectors of their rows are widened at a time, and each panel of x meets all of them. */
 static void multiply_widened(void *ctx, int64_t begin, int64_t end) { /* units: 2 vectors of outputs */
     Job *job = ctx;
     const CcGemm *g = job->g;
-    const int64_t lanes = job->kernels->lanes, width = 2 * lanes, packed = job->rows - job->rest;
-    float *room = cc_scratch_thread(sizeof *room * (size_t)(width * g->k));
+    const int64_t lanes = job->kernels->lanes, width = 2 * lanes;
+    float *room = cc_scratch_thread(sizeof *room * ((size_t)(width * g->k) + tiles_size(job)));
     if (!room) {
         atomic_store(&job->failed, true);
         return;
     }
     for (int64_t col = begin * width; col < CC_MIN(end * width, g->n); col += width) {
-        const int64_t n = CC_MIN(g->n - col, width), more = CC_MIN(g->n - col - n, width);
+        const int64_t n = CC_MIN(g->n - col, width);
         const uint16_t *const from = (const uint16_t *)job->halves + col * g->w_row;
-        const Ahead ahead = {.at = (const char *)(from + width * g->w_row),
-                             .step = LINE,
-                             .lines = more * g->w_row * size_of(g) / LINE,
-                             .tiles = 2 * ceil_div(n, lanes) * ceil_div(packed, width)};
-        int64_t number = 0;
+        const Coming coming = {.at = (const char *)(from + width * g->w_row),
+                               .apart = g->w_row * size_of(g),
+                               .columns = g->n - col - width};
         for (int64_t r = 0; r < n; r++) cc_halves_widen(g->dtype, from + r * g->w_row, room + r * g->k, g->k);
-        for (int64_t row = 0; row < packed; row += width)
-            for (int64_t c = 0; c < n; c += lanes)
-                job->kernels->broadcast_w(job, &(Matrix){room + c * g->k, g->k, 1}, row, col + c, &ahead, number++);
-        for (int64_t c = 0; job->rest && c < n; c += lanes)
-            job->kernels->rest(job, &(Matrix){room + c * g->k, g->k, 1}, col + c);
+        multiply_columns(job, &(Matrix){room, g->k, 1}, col, n, &coming, room + width * g->k);
     }
 }
 
@@ -413,8 +439,7 @@ static int run_f32(const CcGemm *g, const CcGemmCall *call) {
     Job job = job_of(g, call);
     if (call->packed) return run_packed(&job, call);
     if (g->w_col != 1) return run_panels(&job);
-    run_plain(&job, call->scratch);
-    return 0;
+    return run_plain(&job, call->scratch);
 }
 
 int cc_gemm_run(const CcGemm *g, const CcGemmCall *call, CcErr *err) {

@@ -43,7 +43,7 @@ static CcSbuf here; /* libraries and CPU: the part that all keys share */
 static bool is_cold(const CcChoice *c) { return c->input_bytes > cc_omp_width() * cc_cpu_core_cache_bytes(); }
 
 static void write_here(void) {
-    cc_sbuf_add(&here, "choice 9\n%s, ", cc_blas_describe());
+    cc_sbuf_add(&here, "choice 10\n%s, ", cc_blas_describe());
     cc_dnnl_identify(&here);
     cc_sbuf_add(&here, "\n");
     cc_cpu_describe(&here);
