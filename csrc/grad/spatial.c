@@ -409,8 +409,8 @@ bool cc_spatial_nearest(Adjoint *a, const CcNode *n) {
     bool regular = true;
     for (int d = 0; d < dims; d++) {
         const CcOperand *o = &by[n_by - dims + d];
-        regular =
-            regular && (o->kind == CC_IN_NONE || number_of(o) * (double)t.size[2 + d] == (double)big->size[2 + d]);
+        regular = regular &&
+                  (o->kind == CC_IN_NONE || cc_operand_number(o) * (double)t.size[2 + d] == (double)big->size[2 + d]);
     }
     if (regular && add_copies(a, x, g)) return true;
     return resampled(a, n, n->op == CC_OP_upsample_exact ? CC_OP_upsample_exact_dx : CC_OP_upsample_nearest_dx, NULL,

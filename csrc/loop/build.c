@@ -79,15 +79,14 @@ int cc_build_seen(CcBuild *b, int value, const CcType *seen) { return add_seen(b
 
 int cc_build_part(CcBuild *b, int value, const CcType *seen, int64_t shift) {
     const CcDtype dt = (CcDtype)seen->dtype;
-    const int access = add_seen(b, value, seen, shift * cc_dtype_info(dt)->size, CC_TAKEN_NOT);
+    const int access = add_seen(b, value, seen, shift * cc_dtype_size(dt), CC_TAKEN_NOT);
     return access < 0 ? -1 : cc_term_add(b, CC_S_load, dt, access, -1, -1, 0);
 }
 
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
     if (access < 0 || index < 0) return -1;
     const CcDtype dt = (CcDtype)b->access[access].dtype;
-    return cc_term_add(b, CC_S_take, dt, cc_term_cast(b, index, CC_DT_I64), access, -1,
-                       elements * cc_dtype_info(dt)->size);
+    return cc_term_add(b, CC_S_take, dt, cc_term_cast(b, index, CC_DT_I64), access, -1, elements * cc_dtype_size(dt));
 }
 
 int cc_build_take_apart(CcBuild *b, int access, int index, int64_t elements) {
@@ -163,11 +162,11 @@ static int at_node(CcBuild *b, const CcNode *n, int operand, int index) {
     b->access[access] =
         (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
     const int at = step->i == 1 ? index : cc_term_op(b, CC_S_mul, index, extent(b, step->i), -1);
-    return at < 0 ? -1 : cc_term_add(b, CC_S_take, dt, at, access, -1, cc_dtype_info(dt)->size);
+    return at < 0 ? -1 : cc_term_add(b, CC_S_take, dt, at, access, -1, cc_dtype_size(dt));
 }
 
 static bool fits(CcDtype dt, int64_t v) {
-    const int bits = cc_dtype_info(dt)->size * 8;
+    const int bits = cc_dtype_size(dt) * 8;
     if (dt == CC_DT_BOOL) return v == 0 || v == 1;
     if (kind_of(dt) == 'u') return v >= 0 && v < INT64_C(1) << bits;
     return bits == 64 || (v >= -(INT64_C(1) << (bits - 1)) && v < INT64_C(1) << (bits - 1));
@@ -249,7 +248,7 @@ static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) 
                                             [CC_DT_BF16] = 0x1.fep127,
                                             [CC_DT_F16] = 65504};
     const CcDtype compute = cc_term_compute(dt);
-    const int bits = cc_dtype_info(dt)->size * 8;
+    const int bits = cc_dtype_size(dt) * 8;
     if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return cc_build_place(b, counted_dims(b, lit));
     if (lit == CC_LIT_most) return cc_term_int(b, CC_DT_I64, INT64_MAX);
     if (lit == CC_LIT_first) return cc_term_int(b, CC_DT_I64, 0);
@@ -333,11 +332,11 @@ static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, C
     for (int i = 0; i < e->n; i++) {
         const CcExprNode *x = &e->node[i];
         if ((x->kind != CC_X_ARG && x->kind != CC_X_AT) || x->arg == 0 || x->arg >= n->n_in) continue;
-        const CcOperand *o = &b->g->operand.at[n->in0 + x->arg];
-        if (o->kind != CC_IN_VALUE || b->g->val.at[o->value].type.dtype == out) continue;
+        const int v = cc_graph_value(b->g, n, x->arg);
+        if (v < 0 || b->g->val.at[v].type.dtype == out) continue;
         /* In half precision eager's layer norm also accepts f32 weights. */
         if (cc_op_base((CcOpId)n->op) != CC_OP_layer_norm || !cc_dtype_is_half(out) ||
-            b->g->val.at[o->value].type.dtype != CC_DT_F32)
+            b->g->val.at[v].type.dtype != CC_DT_F32)
             return false;
     }
     return true;
@@ -345,8 +344,8 @@ static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, C
 
 static bool all_of(const CcBuild *b, const CcNode *n, CcDtype dt) {
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &b->g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].type.dtype != dt) return false;
+        const int v = cc_graph_value(b->g, n, i);
+        if (v >= 0 && b->g->val.at[v].type.dtype != dt) return false;
     }
     return true;
 }
@@ -424,9 +423,9 @@ static bool good_reduction(const CcGraph *g, const CcNode *n) {
     /* an empty reduction has special cases: left to the host */
     if (f.shape.ndim < 0 || !cc_type_numel(&f.shape) || cc_space_spent(g, n)) return false;
     for (int i = 1; i < n->n_in; i++) { /* weights broadcast to the space */
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        const CcType *t = &g->val.at[o->value].type;
+        const int v = cc_graph_value(g, n, i);
+        if (v < 0) continue;
+        const CcType *t = &g->val.at[v].type;
         for (int d = 0; d < t->ndim; d++) {
             const int at = f.shape.ndim - t->ndim + d;
             if (at < 0 || (t->size[d] != 1 && t->size[d] != f.shape.size[at])) return false;
@@ -463,16 +462,15 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool gathers) {
     const bool moved = moves(g, n, gathers), put = moved && cc_put_has((CcOpId)n->op);
     if ((!*cc_op_info((CcOpId)n->op)->expr && !moved) || n->n_out != 1) return false;
     const bool reduces = cc_space_reduces(g, n);
-    if (!reduces && !moved && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
+    if (!reduces && !moved && cc_node_kind(n) != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
     const bool lies = put                      ? cc_into_is_write(g, n)
                       : cc_into_is_write(g, n) ? cc_into_non_overlapping(out)
                                                : cc_type_dense(out);
     if (!good_type(out, false) || !lies || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of))
-            return false;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && !good_type(&g->val.at[v].type, g->val.at[v].window_of)) return false;
     }
     if (reduces && !good_reduction(g, n)) return false;
     CcErr err;

@@ -173,8 +173,8 @@ static int read_taken(const Join *j) {
 static bool is_small(const CcGraph *g, const CcNode *n) {
     const int64_t most = INT64_C(1) << 30;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE && cc_type_extent(&g->val.at[o->value].type) > most) return false;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && cc_type_extent(&g->val.at[v].type) > most) return false;
     }
     return cc_type_numel(&g->val.at[n->out0].type) < most;
 }

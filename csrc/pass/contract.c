@@ -607,7 +607,7 @@ static bool all_steps(Sum *s) {
 /* All terms are floats of one dtype. */
 static bool alike(const Sum *s) {
     const CcType out = type_of(s->p, value_of(s->result.value));
-    bool good = cc_dtype_info((CcDtype)out.dtype)->kind == 'f';
+    bool good = cc_dtype_is_float(out.dtype);
     for (int i = 0; i < s->n; i++) {
         const CcType t = type_of(s->p, value_of(s->term[i].value));
         good = good && t.dtype == out.dtype && t.device == out.device;
@@ -662,7 +662,7 @@ static bool scaled(Sum *s, int row) {
     int label[3][4], n[3];
     CcIn_addmm_by in;
     if (!read_scaled(p, &in)) return false;
-    const double beta = number_of(&in.beta), alpha = number_of(&in.alpha);
+    const double beta = cc_operand_number(&in.beta), alpha = cc_operand_number(&in.alpha);
     const CcType out = type_of(p, value_of(p->whole.out0));
     const bool wide = out.dtype == CC_DT_F32 || out.dtype == CC_DT_F64;
     if (alpha == 0 || type_of(p, in.x).dtype != out.dtype || (!wide && p->whole.op != CC_OP_baddbmm)) return false;

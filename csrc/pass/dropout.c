@@ -10,7 +10,7 @@
 #include "pass_int.h"
 
 static bool is_plain_float(const CcType *t) {
-    return t->ndim >= 0 && t->device == 1 && cc_dtype_info((CcDtype)t->dtype)->kind == 'f' && cc_type_numel(t) > 0;
+    return t->ndim >= 0 && t->device == 1 && cc_dtype_is_float(t->dtype) && cc_type_numel(t) > 0;
 }
 
 /* A number for each channel of each sample. */
@@ -28,7 +28,7 @@ static bool read_dropout(const CcGraph *g, const CcNode *n, CcDraw *out) {
     const CcType x = g->val.at[in.x.value].type;
     if (!is_plain_float(&x) || !cc_type_dense(&x) || !cc_type_same_layout(&x, &g->val.at[n->out0].type)) return false;
     if (channels && x.ndim < 2) return false;
-    *out = (CcDraw){.type = channels ? of_channels(x) : x, .keep = 1 - number_of(&in.p)};
+    *out = (CcDraw){.type = channels ? of_channels(x) : x, .keep = 1 - cc_operand_number(&in.p)};
     return true;
 }
 
@@ -41,7 +41,7 @@ static bool read_attention(const CcGraph *g, const CcNode *n, CcDraw *out) {
     if (!is_plain_float(&scores) || scores.ndim < 2 || k->ndim != scores.ndim || cc_type_numel(k) == 0) return false;
     scores.size[scores.ndim - 1] = k->size[k->ndim - 2];
     cc_type_make_contiguous(&scores);
-    *out = (CcDraw){.type = scores, .keep = 1 - number_of(&in.p)};
+    *out = (CcDraw){.type = scores, .keep = 1 - cc_operand_number(&in.p)};
     return true;
 }
 
@@ -120,7 +120,8 @@ static CcOperand unless_masked(Parts *p, CcOperand w, CcOperand s) {
 /* softmax(q @ k^T * scale, masked). As in eager, a row that may not attend anywhere is 0. */
 static CcOperand weights(Parts *p, const CcIn_attention_dropout *in, const CcType *t) {
     const CcType q = type_of(p, in->q);
-    const double scale = in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q.size[q.ndim - 1]) : number_of(&in->scale);
+    const double scale =
+        in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q.size[q.ndim - 1]) : cc_operand_number(&in->scale);
     CcOperand s = cc_parts_add(p, CC_OP_matmul, -1, t, in->q, transposed(p, in->k)), mask = none();
     s = cc_parts_add(p, CC_OP_mul, -1, t, s, float_of(scale));
     if (in->is_causal.kind == CC_IN_BOOL && in->is_causal.i) mask = causal_mask(p, t);

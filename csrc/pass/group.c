@@ -111,9 +111,8 @@ static bool fits(const Region *r, const CcSpace *f, int u, int other) {
         const CcNode *n = &r->g->node.at[r->unit[u].node.at[i]];
         if (cc_space_node(f, r->g, n) == CC_LEVEL_NONE) return false;
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = &r->g->operand.at[n->in0 + k];
-            if (o->kind == CC_IN_VALUE && maker(r, o->value) == other && !cc_space_meets(f, r->g, n, o->value))
-                return false;
+            const int v = cc_graph_value(r->g, n, k);
+            if (v >= 0 && maker(r, v) == other && !cc_space_meets(f, r->g, n, v)) return false;
         }
     }
     return true;
@@ -138,15 +137,15 @@ static bool same_space(const Region *r, int u, int v) {
 static bool reads_elsewhere(const Region *r, const Unit *unit, int made) {
     for (int i = 0; i < unit->node.n; i++) {
         const CcNode *n = &r->g->node.at[unit->node.at[i]];
-        const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+        const CcOpKind kind = cc_node_kind(n);
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = &r->g->operand.at[n->in0 + k];
-            if (o->kind != CC_IN_VALUE || maker(r, o->value) != made) continue;
+            const int v = cc_graph_value(r->g, n, k);
+            if (v < 0 || maker(r, v) != made) continue;
             if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || (kind == CC_K_SCATTER && k > 0))
                 return true;
-            const CcVal *base = &r->g->val.at[cc_graph_base(r->g, o->value)];
+            const CcVal *base = &r->g->val.at[cc_graph_base(r->g, v)];
             if (base->def < 0) continue; /* written, and read where it was written (into.c) */
-            if (r->g->node.at[base->def].out0 != o->value) return true;
+            if (r->g->node.at[base->def].out0 != v) return true;
         }
     }
     return false;
@@ -154,8 +153,8 @@ static bool reads_elsewhere(const Region *r, const Unit *unit, int made) {
 
 /* A pool and its indices have the same operands. */
 static bool same_windows(const CcGraph *g, const CcNode *a, const CcNode *b) {
-    const CcOpKind kind = cc_op_info((CcOpId)a->op)->kind;
-    if (kind != CC_K_POOL || cc_op_info((CcOpId)b->op)->kind != kind || a->n_in != b->n_in) return false;
+    const CcOpKind kind = cc_node_kind(a);
+    if (kind != CC_K_POOL || cc_node_kind(b) != kind || a->n_in != b->n_in) return false;
     for (int i = 0; i < a->n_in; i++) {
         const CcOperand *x = cc_graph_operand(g, a, i), *y = cc_graph_operand(g, b, i);
         if (x->kind != y->kind || x->value != y->value || x->i != y->i) return false;
@@ -177,10 +176,10 @@ static bool reads_in_step(const Region *r, int node, int write, int u, int v) {
     const CcNode *n = &g->node.at[node];
     const int to = g->node.at[write].out0;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = &g->operand.at[n->in0 + k];
-        if (o->kind != CC_IN_VALUE || r->root[o->value] != r->root[to]) continue;
-        const int def = g->val.at[o->value].def, made = def < r->first ? -1 : r->owner[def - r->first];
-        if (!cc_into_same(g, o->value, to) || (node > write && (made < 0 || (made != u && made != v)))) return false;
+        const int value = cc_graph_value(g, n, k);
+        if (value < 0 || r->root[value] != r->root[to]) continue;
+        const int def = g->val.at[value].def, made = def < r->first ? -1 : r->owner[def - r->first];
+        if (!cc_into_same(g, value, to) || (node > write && (made < 0 || (made != u && made != v)))) return false;
     }
     return true;
 }
@@ -222,14 +221,14 @@ static bool fold_post(Region *r, int u) {
     const int node = r->unit[u].node.at[0];
     const CcNode *n = &r->g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &r->g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        const int p = maker(r, o->value);
+        const int value = cc_graph_value(r->g, n, i);
+        if (value < 0) continue;
+        const int p = maker(r, value);
         if (p < 0 || r->unit[p].kind != CC_G_PRIM) continue;
         const Unit *product = &r->unit[p];
-        const CcVal *v = &r->g->val.at[o->value];
-        if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != o->value || v->window_of ||
-            v->is_output || r->uses[o->value] != 1)
+        const CcVal *v = &r->g->val.at[value];
+        if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != value || v->window_of ||
+            v->is_output || r->uses[value] != 1)
             continue;
         if (path_through_third(r, u, p) || !may_follow(r->g, product->node.at, product->n, node, r->rules)) continue;
         merge(r, p, u);
@@ -247,16 +246,15 @@ static bool same_shapes(const Region *r, int u, int v) {
 static void fuse_loops(Region *r, int u) {
     const CcNode *n = &r->g->node.at[r->unit[u].node.at[0]];
     for (int i = 0; i < n->n_in; i++) { /* units that make its operands */
-        const CcOperand *o = &r->g->operand.at[n->in0 + i];
-        const int p = o->kind == CC_IN_VALUE ? maker(r, o->value) : -1;
+        const int v = cc_graph_value(r->g, n, i), p = v >= 0 ? maker(r, v) : -1;
         if (p < 0 || !can_fuse(r, p, u)) continue;
         merge(r, CC_MIN(p, u), CC_MAX(p, u));
         u = CC_MIN(p, u);
     }
     for (int i = 0; i < n->n_in; i++) { /* a unit that reads the same tensor */
-        const CcOperand *o = &r->g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        int q = r->reader[o->value];
+        const int value = cc_graph_value(r->g, n, i);
+        if (value < 0) continue;
+        int q = r->reader[value];
         q = q < r->first ? -1 : r->owner[q - r->first];
         if (q < 0 || !same_shapes(r, q, u) || !can_fuse(r, q, u)) continue;
         merge(r, CC_MIN(q, u), CC_MAX(q, u));
@@ -294,13 +292,13 @@ static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
 /* Is this node the only reader of a library call's result, and may it be the first post-op? */
 static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
-    const CcOperand *x = n->n_in ? &g->operand.at[n->in0] : NULL;
-    if (!is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
-    const CcVal *v = &g->val.at[x->value];
-    if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of ||
+    const int x = cc_graph_source(g, n);
+    if (!is_pure(g, node, rules) || x < 0) return false;
+    const CcVal *v = &g->val.at[x];
+    if (v->def < 0 || g->node.at[v->def].out0 != x || v->is_output || v->window_of ||
         kind_of(g, v->def, rules) != CC_G_PRIM)
         return false;
-    return may_follow(g, &v->def, 1, node, rules) && cc_edit_reads(g, x->value) == 1;
+    return may_follow(g, &v->def, 1, node, rules) && cc_edit_reads(g, x) == 1;
 }
 
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
@@ -329,8 +327,8 @@ static void follow_node(const Region *r, int u, int node) {
 static bool names_root(const Region *r, int node, int root) {
     const CcNode *n = &r->g->node.at[node];
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = &r->g->operand.at[n->in0 + k];
-        if (o->kind == CC_IN_VALUE && r->root[o->value] == root) return true;
+        const int v = cc_graph_value(r->g, n, k);
+        if (v >= 0 && r->root[v] == root) return true;
     }
     return false;
 }
@@ -352,10 +350,10 @@ static void keep_order(Region *r, int u) {
     const CcNode *n = &r->g->node.at[node];
     bool unknown = false;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = &r->g->operand.at[n->in0 + k];
-        if (o->kind != CC_IN_VALUE) continue;
-        follow_node(r, u, r->writer[r->root[o->value]]);
-        unknown = unknown || cc_into_unknown(r->g, r->root[o->value]);
+        const int v = cc_graph_value(r->g, n, k);
+        if (v < 0) continue;
+        follow_node(r, u, r->writer[r->root[v]]);
+        unknown = unknown || cc_into_unknown(r->g, r->root[v]);
     }
     const bool waits = unknown || unit->kind == CC_G_HOST;
     const int root = unit->writes ? r->root[n->out0] : -1;
@@ -402,10 +400,10 @@ static void begin_unit(Region *r, int u, int *last_random) {
     for (int i = 0; i <= n->n_in; i++) {
         int p = -1;
         if (i < n->n_in) {
-            const CcOperand *o = &r->g->operand.at[n->in0 + i];
-            if (o->kind != CC_IN_VALUE) continue;
+            const int v = cc_graph_value(r->g, n, i);
+            if (v < 0) continue;
             unit->inputs++;
-            p = maker(r, o->value);
+            p = maker(r, v);
         } else if (cc_node_in_order(n)) {
             p = *last_random < 0 ? -1 : r->owner[*last_random];
             *last_random = node - r->first;
@@ -420,7 +418,7 @@ static void begin_unit(Region *r, int u, int *last_random) {
     unit->may_fail = may_fail(r, unit, node);
     keep_order(r, u);
     if (unit->kind != CC_G_LOOP) return;
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     const bool taps = kind == CC_K_POOL || kind == CC_K_RESAMPLE;
     const bool moves = (taps || kind == CC_K_CONCAT) && !r->rules->gathers;
     if (taps) unit->n = MOVED;
@@ -456,8 +454,10 @@ static void add_unit(Region *r, int u, int *last_random) {
     if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
     const CcNode *n = &r->g->node.at[node];
     if (r->unit[r->owner[node - r->first]].kind != CC_G_LOOP) return;
-    for (int i = 0; i < n->n_in; i++)
-        if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE) r->reader[r->g->operand.at[n->in0 + i].value] = node;
+    for (int i = 0; i < n->n_in; i++) {
+        const int v = cc_graph_value(r->g, n, i);
+        if (v >= 0) r->reader[v] = node;
+    }
 }
 
 static int do_region(Region *r, CcArena *arena, CcGroups *out) {
@@ -491,8 +491,8 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
 /* A pointwise kernel that writes an input? */
 static bool is_tame(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
-    return cc_into_is_write(g, n) && cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE &&
-           g->val.at[cc_into_root(g, n->out0)].def < 0 && kind_of(g, node, rules) == CC_G_LOOP;
+    return cc_into_is_write(g, n) && cc_node_kind(n) == CC_K_POINTWISE && g->val.at[cc_into_root(g, n->out0)].def < 0 &&
+           kind_of(g, node, rules) == CC_G_LOOP;
 }
 
 static bool is_barrier(const Region *r, int node) {

@@ -35,7 +35,7 @@ static int window_by(CcGraph *g, const CcReach *r, int value, const int64_t *ste
         t.stride[d] = step[d];
     }
     const int made = cc_views_window(g, value, &t);
-    g->val.at[made].offset += offset * cc_dtype_info((CcDtype)t.dtype)->size;
+    g->val.at[made].offset += offset * cc_dtype_size(t.dtype);
     return made;
 }
 
@@ -114,8 +114,8 @@ void cc_index_rewrite(CcGraph *g, const CcGroupRules *rules) {
     }
     for (int i = 0; live && uses && i < g->node.n && g->node.at[i].origin < end; i++) {
         const CcNode *n = &g->node.at[i];
-        if (cc_op_info((CcOpId)n->op)->kind != CC_K_INDEX || n->flags || n->n_out != 1 ||
-            cc_group_banned(g, i, rules) || !needed(g, n->out0, uses))
+        if (cc_node_kind(n) != CC_K_INDEX || n->flags || n->n_out != 1 || cc_group_banned(g, i, rules) ||
+            !needed(g, n->out0, uses))
             continue;
         const CcEditMark mark = cc_edit_mark(g);
         if (try_rewrite(g, i, rules->gathers)) (void)cc_group_keeps(g, i, mark, rules);

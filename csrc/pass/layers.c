@@ -20,7 +20,7 @@ static CcOperand gate(Parts *p, CcOperand gates, int64_t width, int which) {
     CcType t = type_of(p, gates);
     t.size[1] = width;
     const CcOperand seen = window(p, gates, t);
-    p->g->val.at[seen.value].offset += which * width * cc_dtype_info((CcDtype)t.dtype)->size;
+    p->g->val.at[seen.value].offset += which * width * cc_dtype_size(t.dtype);
     return seen;
 }
 
@@ -112,7 +112,7 @@ static CcOperand heads_of(Parts *p, CcOperand all, int64_t heads, int which) {
                       .size = {from.size[0], heads, from.size[1], each},
                       .stride = {from.stride[0], each, from.stride[1], 1}};
     const CcOperand seen = window(p, all, t);
-    p->g->val.at[seen.value].offset += which * width * cc_dtype_info((CcDtype)t.dtype)->size;
+    p->g->val.at[seen.value].offset += which * width * cc_dtype_size(t.dtype);
     return seen;
 }
 

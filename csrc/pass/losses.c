@@ -114,8 +114,8 @@ static bool soft_cross_entropy(Parts *p, const CcIn_cross_entropy *in, double sh
 static bool cross_entropy(Parts *p) {
     CcIn_cross_entropy in;
     if (!cc_in_cross_entropy(p->g, &p->whole, &in)) return false;
-    const double share = number_of(&in.smoothing);
-    if (cc_dtype_info((CcDtype)type_of(p, in.target).dtype)->kind == 'f') return soft_cross_entropy(p, &in, share);
+    const double share = cc_operand_number(&in.smoothing);
+    if (cc_dtype_is_float(type_of(p, in.target).dtype)) return soft_cross_entropy(p, &in, share);
     Loss l = {.x = in.x, .target = in.target, .weight = in.weight, .ignored = in.ignored, .reduction = in.reduction.i};
     if (!understand(p, &l)) return false;
     const CcType x = type_of(p, l.x), target = type_of(p, l.target);
@@ -163,7 +163,7 @@ static void reduce_rows(Parts *p, int64_t reduction, CcOperand rows) {
 /* Rows of a float dtype, which is also the result's. */
 static bool has_rows(const Parts *p, CcOperand x, CcOperand reduction) {
     const CcType t = type_of(p, x), out = p->g->val.at[p->whole.out0].type;
-    return p->whole.n_out == 1 && t.ndim >= 1 && cc_dtype_info((CcDtype)t.dtype)->kind == 'f' && out.dtype == t.dtype &&
+    return p->whole.n_out == 1 && t.ndim >= 1 && cc_dtype_is_float(t.dtype) && out.dtype == t.dtype &&
            cc_type_numel(&t) && reduction.i >= 0 && reduction.i <= 2;
 }
 
@@ -198,7 +198,7 @@ static bool triplet_margin(Parts *p) {
     CcIn_triplet_margin in;
     if (!cc_in_triplet_margin(p->g, &p->whole, &in)) return false;
     const CcOperand a = in.anchor, b = in.positive, c = in.negative;
-    const double power = number_of(&in.p);
+    const double power = cc_operand_number(&in.p);
     if ((power != 1 && power != 2) || !has_rows(p, a, in.reduction) || !alike(p, a, b) || !alike(p, a, c)) return false;
     const CcOpId distance = power == 1 ? CC_OP_pairwise_l1 : CC_OP_pairwise_distance;
     const CcType rows = rows_of(p, a);
@@ -216,7 +216,7 @@ static bool triplet_margin(Parts *p) {
 static bool multi_margin(Parts *p) {
     CcIn_multi_margin in;
     if (!cc_in_multi_margin(p->g, &p->whole, &in)) return false;
-    const double power = number_of(&in.p);
+    const double power = cc_operand_number(&in.p);
     if ((power != 1 && power != 2) || !has_rows(p, in.x, in.reduction)) return false;
     const bool weighted = in.weight.kind == CC_IN_VALUE;
     const CcType x = type_of(p, in.x), target = type_of(p, in.target), w = weighted ? type_of(p, in.weight) : x;

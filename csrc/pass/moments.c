@@ -27,7 +27,7 @@ static bool understand_training(const Parts *p, Train *t) {
     t->running[1] = t->in.var;
     const CcType x = type_of(p, t->in.x), out = p->g->val.at[p->whole.out0].type;
     const bool moves = t->running[0].kind == CC_IN_VALUE;
-    if (x.ndim < 2 + t->images || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) ||
+    if (x.ndim < 2 + t->images || !cc_dtype_is_float(x.dtype) || !cc_type_same_shape(&x, &out) ||
         x.dtype != out.dtype || !cc_type_numel(&x) || t->in.eps.kind != CC_IN_FLOAT ||
         moves != (t->running[1].kind == CC_IN_VALUE) || !cc_norms_of_channels(p->g, t->in.weight, &x) ||
         !cc_norms_of_channels(p->g, t->in.bias, &x) || !cc_norms_of_channels(p->g, t->in.mean, &x) ||
@@ -48,7 +48,7 @@ static bool understand_training(const Parts *p, Train *t) {
 static bool channels_last(const Parts *p, const CcType *x) {
     bool last = x->ndim == 2 || (x->stride[1] == 1 && x->size[1] > 1);
     for (int i = 0; i < p->g->node.n && !last && x->ndim > 2; i++)
-        last = cc_op_info((CcOpId)p->g->node.at[i].op)->kind == CC_K_CONV; /* pass/layout.c makes it channels-last */
+        last = cc_node_kind(&p->g->node.at[i]) == CC_K_CONV; /* pass/layout.c makes it channels-last */
     return last;
 }
 
@@ -124,10 +124,9 @@ static bool understand_groups(const Parts *p, Groups *t) {
     if (!cc_in_group_norm(p->g, &p->whole, &in)) return false;
     const int64_t groups = in.groups.i;
     const CcType x = type_of(p, in.x), out = p->g->val.at[p->whole.out0].type;
-    if (x.ndim < 3 || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) ||
-        x.dtype != out.dtype || cc_type_numel(&x) < WORTH_IT || groups < 1 || x.size[1] % groups ||
-        in.eps.kind != CC_IN_FLOAT || !cc_norms_of_channels(p->g, in.weight, &x) ||
-        !cc_norms_of_channels(p->g, in.bias, &x) || !channels_last(p, &x))
+    if (x.ndim < 3 || !cc_dtype_is_float(x.dtype) || !cc_type_same_shape(&x, &out) || x.dtype != out.dtype ||
+        cc_type_numel(&x) < WORTH_IT || groups < 1 || x.size[1] % groups || in.eps.kind != CC_IN_FLOAT ||
+        !cc_norms_of_channels(p->g, in.weight, &x) || !cc_norms_of_channels(p->g, in.bias, &x) || !channels_last(p, &x))
         return false;
     *t = (Groups){.in = in, .x = x, .stat = x};
     for (int d = 2; d < x.ndim; d++) t->stat.size[d] = 1;

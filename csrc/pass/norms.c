@@ -18,8 +18,8 @@ bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x) {
 static bool good(const CcGraph *g, const CcNode *n, CcIn_batch_norm *in) {
     if (n->op != CC_OP_batch_norm || n->flags || n->n_out != 1 || !cc_in_batch_norm(g, n, in)) return false;
     const CcType *x = &g->val.at[in->x.value].type;
-    return x->ndim >= 2 && cc_dtype_info((CcDtype)x->dtype)->kind == 'f' && in->eps.kind == CC_IN_FLOAT &&
-           in->mean.kind == CC_IN_VALUE && in->var.kind == CC_IN_VALUE && cc_norms_of_channels(g, in->weight, x) &&
+    return x->ndim >= 2 && cc_dtype_is_float(x->dtype) && in->eps.kind == CC_IN_FLOAT && in->mean.kind == CC_IN_VALUE &&
+           in->var.kind == CC_IN_VALUE && cc_norms_of_channels(g, in->weight, x) &&
            cc_norms_of_channels(g, in->bias, x) && cc_norms_of_channels(g, in->mean, x) &&
            cc_norms_of_channels(g, in->var, x);
 }
@@ -28,7 +28,7 @@ static bool good(const CcGraph *g, const CcNode *n, CcIn_batch_norm *in) {
 static bool behind_conv(const CcGraph *g, const CcNode *n, int x, const CcGroupRules *rules) {
     const int def = g->val.at[x].def;
     if (cc_group_apart(g, (int)(n - g->node.at), rules)) return false;
-    if (def < 0 || cc_op_info((CcOpId)g->node.at[def].op)->kind != CC_K_CONV || !cc_group_takes(g, def, rules) ||
+    if (def < 0 || cc_node_kind(&g->node.at[def]) != CC_K_CONV || !cc_group_takes(g, def, rules) ||
         g->val.at[x].is_output)
         return false;
     return cc_edit_reads(g, x) == 1;
@@ -118,17 +118,16 @@ static void rewrite_groups(CcGraph *g, int node, const CcIn_group_norm *in) {
  * unchanged. */
 static bool reads_windows(const CcGraph *g, const CcNode *n, const int *seen, int n_seen, int64_t *groups) {
     const CcExpr *e = cc_op_expr(g, n);
-    if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e))
-        return false;
+    if (cc_node_kind(n) != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e)) return false;
     const CcType *out = &g->val.at[n->out0].type;
     bool any = false;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind != CC_IN_VALUE) continue;
-        const CcVal *v = &g->val.at[o->value];
+        const int x = cc_graph_value(g, n, i);
+        if (x < 0) continue;
+        const CcVal *v = &g->val.at[x];
         if (v->type.ndim != 0 && v->type.ndim != out->ndim) return false;
-        if (o->value >= n_seen || !seen[o->value]) continue;
-        const int64_t own = g->val.at[seen[o->value]].type.size[1];
+        if (x >= n_seen || !seen[x]) continue;
+        const int64_t own = g->val.at[seen[x]].type.size[1];
         if (!cc_type_same_shape(&v->type, out) || (any && own != *groups)) return false;
         any = true;
         *groups = own;

@@ -17,7 +17,6 @@ typedef struct Parts {
 static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
 static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
 static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
-static inline double number_of(const CcOperand *o) { return o->kind == CC_IN_FLOAT ? o->f : (double)o->i; }
 static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
 
 static inline CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }

@@ -19,9 +19,9 @@ static bool read_int(const CcGraph *g, const CcNode *n, int i, int64_t *out) {
 }
 
 bool cc_pieces_type(const CcGraph *g, const CcNode *n, int operand, int dim, CcType *t) {
-    const CcOperand *o = cc_graph_operand(g, n, operand);
-    if (o->kind != CC_IN_VALUE || g->val.at[o->value].scalar) return false;
-    *t = g->val.at[o->value].type;
+    const int v = cc_graph_value(g, n, operand);
+    if (v < 0 || g->val.at[v].scalar) return false;
+    *t = g->val.at[v].type;
     if (!plain(t)) return false;
     if (n->op != CC_OP_stack) return true;
     if (t->ndim + 1 != g->val.at[n->out0].type.ndim) return false;
@@ -152,7 +152,7 @@ static bool pool(const CcGraph *g, const CcNode *n, CcPieces *p) {
 }
 
 bool cc_pieces_read(const CcGraph *g, const CcNode *n, CcPieces *p) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     const CcType *out = &g->val.at[n->out0].type;
     CcType x;
     p->n = p->n_piece = 0;

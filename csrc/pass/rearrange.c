@@ -46,7 +46,7 @@ static void upsample(const CcGraph *g, const CcNode *n, const CcType *x, const C
         const int64_t times = out->size[d] / CC_MAX(1, x->size[d]);
         const CcOperand *scale = in.factors.n ? cc_graph_operand(g, n, in.factors.first + d - 2) : NULL;
         a->good = times >= 1 && times * x->size[d] == out->size[d] && (times == 3 || (times & (times - 1)) == 0) &&
-                  (!scale || number_of(scale) == (double)times);
+                  (!scale || cc_operand_number(scale) == (double)times);
         repeat_each(a, x, out, d, times);
     }
 }
@@ -172,7 +172,7 @@ static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const Cc
 
 static CcOperand window_at(CcGraph *g, int value, const CcType *type, int64_t offset) {
     const int window = cc_views_window(g, value, type);
-    g->val.at[window].offset += offset * cc_dtype_info((CcDtype)type->dtype)->size;
+    g->val.at[window].offset += offset * cc_dtype_size(type->dtype);
     return value_of(window);
 }
 
@@ -311,7 +311,7 @@ static bool overlaps(const CcGraph *g, const CcNode *n) {
 static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     const int x = cc_graph_source(g, n);
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     const bool pools =
         kind == CC_K_POOL && !cc_group_takes(g, node, rules) && !(overlaps(g, n) && cc_separate_takes(g, node, rules));
     if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || x < 0)

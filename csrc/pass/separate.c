@@ -30,7 +30,7 @@ typedef struct Pool {
 } Pool;
 
 static bool read_pool(const CcGraph *g, const CcNode *n, Pool *p) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     if (kind != CC_K_POOL || n->n_out != 1 || g->val.at[n->out0].type.dtype == CC_DT_I64) return false;
     p->dims = cc_window_read(g, n, p->window, &p->divisor);
     p->n = 0;
@@ -165,7 +165,7 @@ bool cc_separate_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
 
 static bool make(Parts *p, const bool *needed) {
     (void)needed;
-    return cc_op_info((CcOpId)p->whole.op)->kind == CC_K_POOL ? make_pool(p) : interpolate(p);
+    return cc_node_kind(&p->whole) == CC_K_POOL ? make_pool(p) : interpolate(p);
 }
 
 void cc_separate_rewrite(CcGraph *g, const CcGroupRules *rules) {

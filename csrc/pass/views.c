@@ -96,9 +96,8 @@ static bool copies(const CcGraph *g, const CcNode *n) {
 
 static bool reads_view(const CcGraph *g, const CcNode *n) {
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && g->val.at[o->value].def >= 0 && is_view(g, &g->node.at[g->val.at[o->value].def]))
-            return true;
+        const int v = cc_graph_value(g, n, k);
+        if (v >= 0 && g->val.at[v].def >= 0 && is_view(g, &g->node.at[g->val.at[v].def])) return true;
     }
     return false;
 }
@@ -144,7 +143,7 @@ static void fold(CcGraph *g, const CcNode *n, int *same) {
         }
         CcVal *v = cc_edit_val(g, n->out0 + k);
         v->window_of = cc_graph_base(g, x) + 1;
-        v->offset = from.offset + offset * cc_dtype_info((CcDtype)v->type.dtype)->size;
+        v->offset = from.offset + offset * cc_dtype_size(v->type.dtype);
     }
 }
 
@@ -155,7 +154,7 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
     if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1)
         return false;
     if (g->node.at[from->def].out0 != x) return false; /* made through a window, in another order */
-    return cc_op_info((CcOpId)g->node.at[from->def].op)->kind == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
+    return cc_node_kind(&g->node.at[from->def]) == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
            cc_type_contiguous(&to->type) && cc_type_numel(&to->type) == cc_type_numel(&from->type);
 }
 
@@ -177,9 +176,9 @@ static bool absorb(CcGraph *g, int view, const CcGroupRules *rules) {
 static void follow(CcGraph *g, const int *same, int n) {
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind != CC_IN_VALUE || o->value >= n || same[o->value] == o->value) continue;
-            cc_edit_operand(g, i, k, value_of(same[o->value]));
+            const int x = cc_graph_value(g, &g->node.at[i], k);
+            if (x < 0 || x >= n || same[x] == x) continue;
+            cc_edit_operand(g, i, k, value_of(same[x]));
             cc_edit_node(g, i)->rewritten = true; /* the host would expect the view */
         }
     for (int v = 0; v < g->val.n; v++) {

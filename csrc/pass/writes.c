@@ -33,7 +33,7 @@ static bool is_ordered(const CcGraph *g, const Write *w, CcDtype dt) {
     const bool number = w->is.source.kind != CC_IN_VALUE || cc_type_numel(&g->val.at[w->is.source.value].type) == 1;
     if (w->r.n == 0) return true;
     if (w->is.how == CC_PUT_SET) return number;
-    return cc_dtype_info(dt)->kind != 'f' || w->is.how == CC_PUT_MAX || w->is.how == CC_PUT_MIN;
+    return !cc_dtype_is_float(dt) || w->is.how == CC_PUT_MAX || w->is.how == CC_PUT_MIN;
 }
 
 static bool can_meet(CcPutHow how, CcDtype dt) {
@@ -55,7 +55,7 @@ static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const
     w->r.space.dtype = x->dtype;
     if (!read_source(g, n, dt, w) || !can_meet(w->is.how, dt)) return false;
     if (w->is.scale != 1 && (w->is.source.kind != CC_IN_VALUE || cc_dtype_is_half(dt))) return false;
-    if (w->is.sorted && cc_dtype_info(dt)->kind == 'f') return false;
+    if (w->is.sorted && cc_dtype_is_float(dt)) return false;
     return !rules->ordered || is_ordered(g, w, dt);
 }
 
@@ -84,7 +84,7 @@ static void set_result(CcGraph *g, int node, int x, const Write *w) {
     v.is_output = v.frozen = v.narrowed = false;
     v.hidden = true;
     v.window_of = cc_graph_base(g, x) + 1;
-    v.offset += w->r.offset * cc_dtype_info((CcDtype)v.type.dtype)->size;
+    v.offset += w->r.offset * cc_dtype_size(v.type.dtype);
     CcNode *n = cc_edit_node(g, node);
     n->out0 = g->val.n;
     n->n_out = 1;
@@ -122,8 +122,7 @@ static void add_write(Parts *p, const Write *w, CcOperand source, CcPutHow how) 
 
 bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     Write w;
-    if (n->n_out != 1 || n->flags || cc_op_info((CcOpId)n->op)->kind != CC_K_SCATTER || cc_graph_source(g, n) < 0)
-        return false;
+    if (n->n_out != 1 || n->flags || cc_node_kind(n) != CC_K_SCATTER || cc_graph_source(g, n) < 0) return false;
     const CcType *x = &g->val.at[cc_graph_source(g, n)].type, *out = &g->val.at[n->out0].type;
     if (x->dtype != out->dtype || !cc_type_same_shape(x, out) || !cc_type_dense(out) ||
         !understand(g, n, out, rules, &w))

@@ -57,8 +57,8 @@ static void add_step(const Compile *c, CcStepKind kind, const int *node, int n_n
 static bool reads_window(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && g->val.at[o->value].window_of) return true;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && g->val.at[v].window_of) return true;
     }
     return false;
 }
@@ -93,8 +93,8 @@ static bool is_foreign(const CcVal *v, bool follows) {
 static bool touches_foreign(const CcGraph *g, int node, bool follows) {
     const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && is_foreign(&g->val.at[o->value], follows)) return true;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && is_foreign(&g->val.at[v], follows)) return true;
     }
     return n->n_out > 0 && is_foreign(&g->val.at[n->out0], follows);
 }
@@ -336,8 +336,8 @@ static void keep_what_autograd_sees(const CcGraph *g, bool *live) {
         const CcNode *n = &g->node.at[i];
         for (int k = 0; k < n->n_out; k++) live[i] = live[i] || g->val.at[n->out0 + k].type.requires_grad;
         for (int k = 0; live[i] && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            const int def = o->kind == CC_IN_VALUE ? g->val.at[cc_graph_base(g, o->value)].def : -1;
+            const int v = cc_graph_value(g, n, k);
+            const int def = v >= 0 ? g->val.at[cc_graph_base(g, v)].def : -1;
             if (def >= 0) live[def] = true;
         }
     }
@@ -418,7 +418,7 @@ static int64_t input_bytes(const CcGraph *g) {
     int64_t bytes = 0;
     for (int v = 0; v < g->val.n; v++) {
         const CcType *t = &g->val.at[v].type;
-        if (g->val.at[v].def < 0) bytes += cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size;
+        if (g->val.at[v].def < 0) bytes += cc_type_numel(t) * cc_dtype_size(t->dtype);
     }
     return bytes;
 }

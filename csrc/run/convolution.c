@@ -483,7 +483,7 @@ static int make_reorders(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, Cc
         memcpy(last.stride, as->stride, sizeof *last.stride * (size_t)last.ndim);
         if (cc_launch_copy(&t->launch, i ? &last : &lies, NULL, i ? &lies : &last, arena, err) < 0) return -1;
         t->at = at;
-        t->bytes = (cc_type_numel(&last) * cc_dtype_info((CcDtype)last.dtype)->size + 63) / 64 * 64;
+        t->bytes = (cc_type_numel(&last) * cc_dtype_size(last.dtype) + 63) / 64 * 64;
         at += t->bytes;
     }
     return 0;

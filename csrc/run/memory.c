@@ -38,8 +38,8 @@ static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
                 private[cc_graph_base(g, n->out0 + k)] =
                     step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
             for (int k = 0; k < n->n_in && step->kind == CC_STEP_HOST; k++) {
-                const CcOperand *o = &g->operand.at[n->in0 + k];
-                if (o->kind == CC_IN_VALUE) private[cc_graph_base(g, o->value)] = false;
+                const int v = cc_graph_value(g, n, k);
+                if (v >= 0) private[cc_graph_base(g, v)] = false;
             }
         }
     }
@@ -48,7 +48,7 @@ static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
 static int64_t bytes_of(const CcType *t) {
     int64_t last = 0;
     for (int d = 0; d < t->ndim; d++) last += (CC_MAX(1, t->size[d]) - 1) * t->stride[d];
-    const int64_t bytes = (last + 1) * cc_dtype_info((CcDtype)t->dtype)->size;
+    const int64_t bytes = (last + 1) * cc_dtype_size(t->dtype);
     return (bytes + ALIGN - 1) / ALIGN * ALIGN + (bytes >= PAGE ? SHIFT : 0);
 }
 
@@ -95,8 +95,8 @@ static int find_over(const Layout *l, int s) {
     const int x = cc_graph_source(g, n);
     if (x < 0 || n->n_out != 1 || g->val.at[n->out0].window_of || g->val.at[x].window_of) return -1;
     for (int k = 1; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == x) return -1;
+        const int v = cc_graph_value(g, n, k);
+        if (v >= 0 && cc_graph_base(g, v) == x) return -1;
     }
     const bool same = cc_type_same_layout(&g->val.at[x].type, &g->val.at[n->out0].type) &&
                       g->val.at[x].type.dtype == g->val.at[n->out0].type.dtype;

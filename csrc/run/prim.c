@@ -77,8 +77,8 @@ static bool is_read(const CcGraph *g, const bool *live, int value) {
     if (g->val.at[value].is_output) return true;
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value) return true;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            if (v >= 0 && cc_graph_base(g, v) == value) return true;
         }
     return false;
 }

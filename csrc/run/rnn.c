@@ -241,7 +241,7 @@ static int buffers(const CcRnn *rnn) {
 /* Copies `parts` matrices with gaps between rows into one contiguous f32 block. */
 static const float *widen(CcDtype dtype, const void *from, int64_t parts, int64_t part, int64_t rows, int64_t row,
                           int64_t n, float **room) {
-    const int64_t size = cc_dtype_info(dtype)->size;
+    const int64_t size = cc_dtype_size(dtype);
     float *to = *room;
     for (int64_t p = 0; p < parts; p++)
         for (int64_t r = 0; r < rows; r++, *room += n)
@@ -283,7 +283,7 @@ static void widen_ends(const CcRnn *rnn, Ends *e, float *room) {
 }
 
 static void copy_x(const CcRnn *rnn, const char *x, float *to) {
-    const int64_t size = cc_dtype_info(rnn->x_type)->size;
+    const int64_t size = cc_dtype_size(rnn->x_type);
     for (int64_t t = 0; t < rnn->steps; t++)
         for (int64_t b = 0; b < rnn->batch; b++, to += rnn->in)
             cc_halves_gather(rnn->x_type, x + (t * rnn->x_step + b * rnn->x_row) * size, rnn->x_col, to, rnn->in);

@@ -34,11 +34,11 @@ static bool reads(CcOpId op) { return cc_op_info(op)->kind == CC_K_INDEX; }
 
 /* Converts a number to an element; false: eager's result could differ. */
 static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
-    const double v = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
+    const double v = cc_operand_number(o);
     const bool whole = o->kind != CC_IN_FLOAT || (v >= -9e15 && v <= 9e15 && v == (double)(int64_t)v);
     const int64_t i = o->kind == CC_IN_FLOAT ? (whole ? (int64_t)v : 0) : o->i;
     const float f = o->kind == CC_IN_FLOAT ? (float)v : (float)o->i; /* rounded once */
-    const int bits = 8 * cc_dtype_info(dt)->size;
+    const int bits = 8 * cc_dtype_size(dt);
     const char kind = cc_dtype_info(dt)->kind;
     if (o->kind != CC_IN_INT && o->kind != CC_IN_FLOAT && o->kind != CC_IN_BOOL) return false;
     if (dt == CC_DT_F32) memcpy(out, &f, sizeof f);
@@ -113,7 +113,7 @@ static bool read_indices(const CcGraph *g, const CcReach *r, Scatter *s) {
     for (int k = 0; k < r->n; k++) {
         const CcReachIndex *x = &r->index[k];
         const CcType *t = &g->val.at[x->value].type;
-        const int size = cc_dtype_info((CcDtype)t->dtype)->size;
+        const int size = cc_dtype_size(t->dtype);
         if (!plain(t)) return false;
         s->move.index[k] = (CcMoveIndex){.by = x->by * s->move.bytes,
                                          .low = x->ends ? -x->count : 0,
@@ -171,7 +171,7 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     if (!cc_reach_read(g, n, reading ? x : out, &r) || r.space.ndim > CC_MOVE_DIMS) return false;
     s->x = source;
     s->x_at = cc_prim_base(g, &s->x);
-    s->move.bytes = cc_dtype_info((CcDtype)out->dtype)->size;
+    s->move.bytes = cc_dtype_size(out->dtype);
     s->move.dtype = (CcDtype)out->dtype;
     s->move.reads = reading;
     s->move.ndim = r.space.ndim;
