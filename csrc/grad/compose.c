@@ -17,17 +17,13 @@ static CcOperand shaped(Adjoint *a, CcOperand o, const CcType *t) {
 }
 
 static CcType with_dim(const CcType *t, int dim) {
-    CcType out = *t;
-    for (int d = out.ndim++; d > dim; d--) out.size[d] = t->size[d - 1];
-    out.size[dim] = 1;
+    CcType out = cc_type_with_dim(t, dim);
     cc_type_make_contiguous(&out);
     return out;
 }
 
 static CcType without_dim(const CcType *t, int dim) {
-    CcType out = *t;
-    out.ndim--;
-    for (int d = 0; d < out.ndim; d++) out.size[d] = t->size[d + (d >= dim)];
+    CcType out = cc_type_without_dim(t, dim);
     cc_type_make_contiguous(&out);
     return out;
 }

@@ -291,11 +291,8 @@ static bool is_skipped(const CcType *t) { return t->ndim == 1 && t->size[0] == 0
 
 /* vstack, column_stack and dstack give vectors and matrices the dim along which they join them. */
 static CcType with_new_dim(const CcType *t, int dim) {
-    CcType out = cc_adjoint_dense(t);
-    for (int d = out.ndim++; d > dim; d--) out.size[d] = out.size[d - 1];
-    out.size[dim] = 1;
-    cc_type_make_contiguous(&out);
-    return out;
+    const CcType out = cc_type_with_dim(t, dim);
+    return cc_adjoint_dense(&out);
 }
 
 static bool cat(Adjoint *a, const CcNode *n) {

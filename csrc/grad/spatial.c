@@ -465,9 +465,7 @@ bool cc_spatial_group_norm(Adjoint *a, const CcNode *n) {
         !fits_norm(a, in.weight, g) || !fits_norm(a, in.bias, g) || !same_dtype(a, in.x.value, g) ||
         cc_type_numel(&x) == 0)
         return false;
-    CcType all = x;
-    all.ndim++;
-    for (int d = x.ndim; d > 2; d--) all.size[d] = x.size[d - 1];
+    CcType all = cc_type_with_dim(&x, 2);
     all.size[1] = in.groups.i;
     all.size[2] = x.size[1] / in.groups.i;
     cc_type_make_contiguous(&all);

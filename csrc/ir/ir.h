@@ -53,6 +53,11 @@ bool cc_type_same_shape(const CcType *a, const CcType *b);
 bool cc_type_same_layout(const CcType *a, const CcType *b); /* shape and strides */
 void cc_type_make_contiguous(CcType *t);
 void cc_type_make_channels_last(CcType *t); /* makes dim 1, the channels, innermost; the type has at least three dims */
+/* With a new dim of size 1 and stride 0 (the type has fewer than CC_MAX_DIMS dims); without a dim; with two dims
+ * exchanged. The same memory: strides stay. */
+CcType cc_type_with_dim(const CcType *t, int dim);
+CcType cc_type_without_dim(const CcType *t, int dim);
+CcType cc_type_swapped(const CcType *t, int a, int b);
 /* elements of memory from the first to the last one, both included; 0: the tensor is empty */
 int64_t cc_type_extent(const CcType *t);
 /* the elements fill one block of memory, each exactly once, in any order of dims */

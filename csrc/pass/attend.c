@@ -193,14 +193,8 @@ static bool find(const Attend *a, int node, Found *f) {
 /* k [.., keys, depth] as a window of its transpose. */
 static int turn_back(CcGraph *g, int kt) {
     CcVal v = g->val.at[kt];
-    CcType *t = &v.type;
-    const int r = t->ndim - 2, c = t->ndim - 1;
-    const int64_t size = t->size[r], stride = t->stride[r];
-    if (t->ndim < 2) return -1;
-    t->size[r] = t->size[c];
-    t->stride[r] = t->stride[c];
-    t->size[c] = size;
-    t->stride[c] = stride;
+    if (v.type.ndim < 2) return -1;
+    v.type = cc_type_swapped(&v.type, v.type.ndim - 2, v.type.ndim - 1);
     if (!v.window_of) v.window_of = kt + 1;
     v.is_output = false;
     cc_vec_push(&g->val, v);

@@ -432,12 +432,9 @@ static void merge_batch(CcType *a, CcType *b, CcType *out) {
 /* Without a batch: x @ w with all row dims kept; `linear` if the weights are stored as [out, in]. */
 static CcOperand add_flat(Sum *s, const Product *m, int to, const CcType *out, const CcType *tb) {
     const Order nothing = {0}, all = joined(&nothing, &m->rows, &m->go);
-    CcType ta = seen(s, &m->a, &all), transposed = *tb;
+    const CcType transposed = cc_type_swapped(tb, 0, 1);
+    CcType ta = seen(s, &m->a, &all);
     (void)merge(&ta, m->rows.n, all.n); /* as_matrix() has checked that this works */
-    transposed.size[0] = tb->size[1];
-    transposed.size[1] = tb->size[0];
-    transposed.stride[0] = tb->stride[1];
-    transposed.stride[1] = tb->stride[0];
     const CcOperand x = look(s, m->a.value, &ta);
     if (cc_type_same_layout(&s->p->g->val.at[m->b.value].type, &transposed))
         return cc_parts_add(s->p, CC_OP_linear, to, out, x, value_of(m->b.value), none());

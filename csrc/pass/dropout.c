@@ -84,14 +84,8 @@ static bool is_regular(const Parts *p, const CcIn_attention_dropout *in) {
 }
 
 static CcOperand transposed(Parts *p, CcOperand x) {
-    CcType t = type_of(p, x);
-    const int i = t.ndim - 1;
-    const int64_t size = t.size[i], stride = t.stride[i];
-    t.size[i] = t.size[i - 1];
-    t.stride[i] = t.stride[i - 1];
-    t.size[i - 1] = size;
-    t.stride[i - 1] = stride;
-    return window(p, x, t);
+    const CcType t = type_of(p, x);
+    return window(p, x, cc_type_swapped(&t, t.ndim - 1, t.ndim - 2));
 }
 
 /* 1 on and below the diagonal. */

@@ -66,8 +66,7 @@ static bool hot(CcGraph *g, int node) {
     CcType t = g->val.at[value].type;
     const CcType *to = &g->val.at[n.out0].type;
     if (t.ndim < 0 || to->ndim != t.ndim + 1 || t.dtype != CC_DT_I64 || cc_type_numel(to) == 0) return false;
-    t.size[t.ndim] = 1;
-    t.stride[t.ndim++] = 0;
+    t = cc_type_with_dim(&t, t.ndim);
     const CcOperand index = value_of(cc_views_window(g, value, &t));
     cc_edit_make(g, node, hot, .index = index, .count = in.classes, .ends = bool_of(false));
     return true;

@@ -146,27 +146,19 @@ static bool read_mask(Parts *p, const CcType *x, CcOperand o, CcOperand type, in
 /* softmax(q @ k^T * scale, masked) @ v with the weights kept, per head or averaged: as [B, L, D]. */
 static CcOperand attend_and_tell(Parts *p, CcOperand q, CcOperand k, CcOperand v, CcOperand mask, CcOperand scale,
                                  const CcType *out, bool average, int weights) {
-    const CcType tq = type_of(p, q);
-    CcType kt = type_of(p, k), s = tq, y = tq, swapped;
-    kt.size[2] = kt.size[3];
-    kt.size[3] = tq.size[2];
-    kt.stride[3] = kt.stride[2];
-    kt.stride[2] = 1;
+    const CcType tq = type_of(p, q), tk = type_of(p, k);
+    CcType s = tq, y = tq;
     s.size[3] = tq.size[2];
     cc_type_make_contiguous(&s);
     cc_type_make_contiguous(&y);
-    CcOperand scores = cc_parts_add(p, CC_OP_matmul, -1, &s, q, window(p, k, kt));
+    CcOperand scores = cc_parts_add(p, CC_OP_matmul, -1, &s, q, window(p, k, cc_type_swapped(&tk, 2, 3)));
     scores = cc_parts_add(p, CC_OP_mul, -1, &s, scores, scale);
     if (mask.kind == CC_IN_VALUE)
         scores = cc_parts_add(p, CC_OP_masked_fill, -1, &s, scores, mask, float_of(-INFINITY));
     scores = cc_parts_make(p, softmax, average ? -1 : weights, &s, .x = scores, .dims = int_of(1));
     if (average) cc_parts_add(p, CC_OP_mean, weights, NULL, scores, int_of(1 << 2));
     const CcOperand each = cc_parts_add(p, CC_OP_matmul, -1, &y, scores, v);
-    swapped = y;
-    swapped.size[1] = y.size[2];
-    swapped.stride[1] = y.stride[2];
-    swapped.size[2] = y.size[1];
-    swapped.stride[2] = y.stride[1];
+    const CcType swapped = cc_type_swapped(&y, 1, 2);
     y = swapped;
     cc_type_make_contiguous(&y);
     return window(p, cc_parts_add(p, CC_OP_copy, -1, &y, window(p, each, swapped)), *out);

@@ -37,7 +37,7 @@ static bool understand(const Parts *p, Loss *l) {
 static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
     CcType from = type_of(p, of), at = type_of(p, l->target), seen = l->rows;
     const CcOperand step = int_of(from.stride[dim]);
-    if (from.ndim > 1) seen = cc_parts_without_dim(&from, dim);
+    if (from.ndim > 1) seen = cc_type_without_dim(&from, dim);
     for (int d = 0; d < seen.ndim && from.ndim == 1; d++) {
         seen.size[d] = 1;
         seen.stride[d] = 0;
@@ -82,7 +82,7 @@ static CcOperand weight_seen(Parts *p, const Loss *l, const CcType *x) {
     CcOperand w = l->weight;
     for (int d = l->dim + 1; d < x->ndim && w.kind == CC_IN_VALUE; d++) {
         const CcType t = type_of(p, w);
-        w = window(p, w, cc_parts_with_dim(&t, t.ndim));
+        w = window(p, w, cc_type_with_dim(&t, t.ndim));
     }
     return w;
 }
@@ -97,7 +97,7 @@ static bool soft_cross_entropy(Parts *p, const CcIn_cross_entropy *in, double sh
         l.reduction > 2 || (x.dtype != CC_DT_F32 && x.dtype != CC_DT_F64) || !cc_type_numel(&x) ||
         (l.weight.kind == CC_IN_VALUE && (w.ndim != 1 || w.size[0] != x.size[l.dim] || w.dtype != x.dtype)))
         return false;
-    l.rows = cc_parts_without_dim(&x, l.dim);
+    l.rows = cc_type_without_dim(&x, l.dim);
     cc_type_make_contiguous(&l.rows);
     const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), all = int_of((1 << CC_MAX_DIMS) - 1);
     const CcOperand keep = share > 0 ? float_of(1 - share) : none(),
@@ -124,7 +124,7 @@ static bool cross_entropy(Parts *p) {
     first.size[l.dim] = 1;
     first.stride[l.dim] = 0;
     CcOperand rows = cc_parts_make(p, nll, -1, &l.rows, .x = l.x, .dims = dims, .at = window(p, l.x, first),
-                                   .step = step, .target = window(p, l.target, cc_parts_with_dim(&target, l.dim)),
+                                   .step = step, .target = window(p, l.target, cc_type_with_dim(&target, l.dim)),
                                    .classes = l.classes, .ends = l.ignored);
     const CcOperand weights = weigh(p, &l, &rows);
     if (share != 0) {
@@ -174,7 +174,7 @@ static bool alike(const Parts *p, CcOperand a, CcOperand b) {
 
 static CcType rows_of(const Parts *p, CcOperand o) {
     const CcType x = type_of(p, o);
-    CcType rows = cc_parts_without_dim(&x, x.ndim - 1);
+    CcType rows = cc_type_without_dim(&x, x.ndim - 1);
     cc_type_make_contiguous(&rows);
     return rows;
 }
@@ -189,7 +189,7 @@ static bool cosine_embedding(Parts *p) {
     const CcType t = type_of(p, in.target);
     reduce_rows(p, in.reduction.i,
                 cc_parts_make(p, cosine_target, in.reduction.i ? -1 : p->whole.out0, &rows, .a = in.a, .b = in.b,
-                              .dims = int_of(1), .target = window(p, in.target, cc_parts_with_dim(&t, t.ndim)),
+                              .dims = int_of(1), .target = window(p, in.target, cc_type_with_dim(&t, t.ndim)),
                               .margin = in.margin));
     return true;
 }
@@ -238,7 +238,7 @@ static bool multi_margin(Parts *p) {
                                   .dims = int_of(1),
                                   .at = window(p, l.x, first),
                                   .step = int_of(x.stride[l.dim]),
-                                  .target = window(p, l.target, cc_parts_with_dim(&target, l.dim)),
+                                  .target = window(p, l.target, cc_type_with_dim(&target, l.dim)),
                                   .classes = l.classes,
                                   .margin = in.margin};
     const int result = in.reduction.i ? -1 : p->whole.out0;

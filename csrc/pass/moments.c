@@ -70,7 +70,7 @@ static void move(Parts *p, const Train *t, int which, double unbias) {
     cc_type_make_contiguous(&flat);
     CcOperand from = window(p, t->value[which], flat);
     if (t->images) {
-        const CcType one = cc_parts_without_dim(&flat, 0);
+        const CcType one = cc_type_without_dim(&flat, 0);
         from = cc_parts_make(p, batch_mean, -1, &one, .x = from, .dims = int_of(2));
     }
     cc_parts_add(p, CC_OP_running, -1, &r, to, from, t->in.momentum, float_of(unbias));

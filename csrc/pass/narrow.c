@@ -27,14 +27,7 @@ static bool has_dim(const Narrow *w, const CcType *t) { return t->ndim > w->righ
 
 static int64_t size_there(const Narrow *w, const CcType *t) { return t->size[t->ndim - 1 - w->right]; }
 
-static void drop_dim(CcType *t, int right) {
-    const int d = t->ndim - 1 - right;
-    for (int i = d; i + 1 < t->ndim; i++) {
-        t->size[i] = t->size[i + 1];
-        t->stride[i] = t->stride[i + 1];
-    }
-    t->ndim--;
-}
+static void drop_dim(CcType *t, int right) { *t = cc_type_without_dim(t, t->ndim - 1 - right); }
 
 static bool plain_node(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[n->out0].type;

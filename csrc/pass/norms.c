@@ -61,13 +61,8 @@ static void rewrite(CcGraph *g, int node, const CcIn_batch_norm *in) {
 
 /* The type with dim 1 split in two; a dim of size 1 is broadcast. */
 static CcType split(const CcType *t, int64_t groups) {
-    CcType s = *t;
+    CcType s = cc_type_with_dim(t, 2);
     const bool one = t->size[1] == 1;
-    s.ndim++;
-    for (int d = s.ndim - 1; d > 2; d--) {
-        s.size[d] = t->size[d - 1];
-        s.stride[d] = t->stride[d - 1];
-    }
     s.size[2] = one ? 1 : t->size[1] / groups;
     s.size[1] = one ? 1 : groups;
     s.stride[2] = t->stride[1];

@@ -36,10 +36,6 @@ CcOperand cc_parts_add_in(Parts *p, CcOpId op, int result, const CcType *type, c
     cc_parts_make_in(p, CC_OP_##op, result, type, &(const CcIn_##op){__VA_ARGS__})
 CcOperand cc_parts_make_in(Parts *p, CcOpId op, int result, const CcType *type, const void *in);
 
-/* Adds or removes a dim of size 1. */
-CcType cc_parts_with_dim(const CcType *t, int dim);
-CcType cc_parts_without_dim(const CcType *t, int dim);
-
 /* norms.c. A number for each channel of x, of x's dtype or, where that is half precision, f32; a missing operand passes. */
 bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x);
 /* A vector [C] as a window that broadcasts along x [N, C, ..] of `ndim` dims: [C, 1 ..]; or, in groups, along x [N, G,

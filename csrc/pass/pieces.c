@@ -25,12 +25,7 @@ bool cc_pieces_type(const CcGraph *g, const CcNode *n, int operand, int dim, CcT
     if (!plain(t)) return false;
     if (n->op != CC_OP_stack) return true;
     if (t->ndim + 1 != g->val.at[n->out0].type.ndim) return false;
-    for (int d = t->ndim++; d > dim; d--) {
-        t->size[d] = t->size[d - 1];
-        t->stride[d] = t->stride[d - 1];
-    }
-    t->size[dim] = 1;
-    t->stride[dim] = 0;
+    *t = cc_type_with_dim(t, dim);
     return true;
 }
 

@@ -173,12 +173,7 @@ static bool along_kept(const CcGraph *g, int dim, const CcOperand *index, bool e
     if (!along(g, dim, index, ends, x, r)) return false;
     if (g->val.at[r->index[0].value].type.ndim > 0) return true;
     if (r->space.ndim == CC_MAX_DIMS) return false;
-    for (int d = r->space.ndim++; d > dim; d--) {
-        r->space.size[d] = r->space.size[d - 1];
-        r->space.stride[d] = r->space.stride[d - 1];
-    }
-    r->space.size[dim] = 1;
-    r->space.stride[dim] = 0;
+    r->space = cc_type_with_dim(&r->space, dim);
     return true;
 }
 

@@ -245,11 +245,9 @@ static bool prelu(CcGraph *g, int node) {
 static bool outer(CcGraph *g, int node) {
     CcIn_outer in;
     if (!cc_in_outer(g, &g->node.at[node], &in)) return false;
-    CcType t = g->val.at[in.x.value].type;
-    if (t.ndim != 1 || g->val.at[in.y.value].type.ndim != 1) return false;
-    t.ndim = 2;
-    t.size[1] = 1;
-    t.stride[1] = 0;
+    const CcType *x = &g->val.at[in.x.value].type;
+    if (x->ndim != 1 || g->val.at[in.y.value].type.ndim != 1) return false;
+    const CcType t = cc_type_with_dim(x, 1);
     cc_edit_rewrite(g, node, CC_OP_mul, (const CcOperand[]){window_at(g, in.x.value, &t, 0), in.y}, 2);
     return true;
 }

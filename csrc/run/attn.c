@@ -137,12 +137,8 @@ static bool part_heads(CcType *t, int64_t heads, int merged) {
         if (!insert_dim(t, c + 1, width, 1)) return false;
     }
     const int h = t->ndim - 2, r = t->ndim - 3;
-    const int64_t size = t->size[h], stride = t->stride[h];
-    t->size[h] = t->size[r];
-    t->stride[h] = t->stride[r];
-    t->size[r] = size;
-    t->stride[r] = stride;
-    return size == heads;
+    *t = cc_type_swapped(t, h, r);
+    return t->size[r] == heads;
 }
 
 static bool number(const CcOperand *o, float *x) {
