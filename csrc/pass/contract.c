@@ -228,10 +228,7 @@ static CcType seen(const Sum *s, const Term *t, const Order *o) {
 static CcOperand look(Sum *s, int value, const CcType *type) {
     CcGraph *g = s->p->g;
     if (cc_type_same_layout(&g->val.at[value].type, type)) return value_of(value);
-    const bool is_output = g->val.at[value].is_output;
-    const int made = cc_views_window(g, value, type);
-    g->val.at[made].is_output = is_output && value == s->result.value;
-    return value_of(made);
+    return value_of((value == s->result.value ? cc_views_result : cc_views_window)(g, value, type));
 }
 
 /* Merges dims [from, to) into one if they are contiguous with each other. */
@@ -283,8 +280,6 @@ static Term copied(Sum *s, const Term *t, const Order *o) {
 }
 
 /* ------------------------------------------------------------------ a step */
-
-static CcOperand last_dims(int n) { return int_of((INT64_C(1) << n) - 1); }
 
 /* Sums a term over all letters after the first `kept`. */
 static bool summed(Sum *s, Term *t, const Order *o, int kept, bool last) {

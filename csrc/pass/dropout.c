@@ -106,7 +106,7 @@ static CcOperand unless_masked(Parts *p, CcOperand w, CcOperand s) {
     cc_type_make_contiguous(&row);
     flags = row;
     flags.dtype = CC_DT_BOOL;
-    const CcOperand most = cc_parts_make(p, amax, -1, &row, .x = s, .dims = int_of(1));
+    const CcOperand most = cc_parts_make(p, amax, -1, &row, .x = s, .dims = last_dims(1));
     const CcOperand masked = cc_parts_add(p, CC_OP_eq, -1, &flags, most, float_of(-INFINITY));
     return cc_parts_add(p, CC_OP_where, -1, &t, masked, float_of(0), w);
 }
@@ -123,7 +123,7 @@ static CcOperand weights(Parts *p, const CcIn_attention_dropout *in, const CcTyp
     if (bools) mask = in->mask;
     else if (in->mask.kind == CC_IN_VALUE) s = cc_parts_add(p, CC_OP_add, -1, t, s, in->mask);
     if (mask.kind == CC_IN_VALUE) s = cc_parts_add(p, CC_OP_where, -1, t, mask, s, float_of(-INFINITY));
-    const CcOperand w = cc_parts_make(p, softmax, -1, t, .x = s, .dims = int_of(1));
+    const CcOperand w = cc_parts_make(p, softmax, -1, t, .x = s, .dims = last_dims(1));
     return in->mask.kind == CC_IN_VALUE ? unless_masked(p, w, s) : w;
 }
 

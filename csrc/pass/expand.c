@@ -77,7 +77,7 @@ static bool pool(Parts *p, const bool *needed) {
         if (!needed[k]) continue;
         if (dims)
             cc_parts_add(p, is_index(&n, k) ? CC_OP_plane_argmax : values, n.out0 + k, NULL,
-                         value_of(cc_graph_source(p->g, &n)), int_of((1 << dims) - 1));
+                         value_of(cc_graph_source(p->g, &n)), last_dims(dims));
         else if (k == 0) same_part(p, (CcOpId)n.op, k, n.n_in);
         else same_part(p, adaptive ? CC_OP_adaptive_max_pool_at : CC_OP_max_pool_at, k, n.n_in);
     }

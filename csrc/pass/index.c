@@ -26,32 +26,18 @@ static bool understand(const CcGraph *g, const CcNode *n, bool gathers, CcReach 
            !(one_each && !gathers && cc_type_numel(to) >= MANY_INDICES);
 }
 
-/* A window of `value` with these strides; dims with stride 0 have size 1. */
-static int window_by(CcGraph *g, const CcReach *r, int value, const int64_t *step, int64_t offset) {
-    CcType t = g->val.at[value].type;
-    t.ndim = r->space.ndim;
-    for (int d = 0; d < t.ndim; d++) {
-        t.size[d] = step[d] ? r->space.size[d] : 1;
-        t.stride[d] = step[d];
-    }
-    const int made = cc_views_window(g, value, &t);
-    g->val.at[made].offset += offset * cc_dtype_size(t.dtype);
-    return made;
-}
-
 static CcOperand size_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .value = CC_OF_SIZES, .i = i}; }
-static CcOperand bool_of(bool b) { return (CcOperand){.kind = CC_IN_BOOL, .i = b}; }
 
 static void rewrite(CcGraph *g, int node, const CcReach *r) {
     const CcReachIndex *a = &r->index[0], *b = &r->index[1];
-    const CcOperand x = value_of(window_by(g, r, cc_graph_source(g, &g->node.at[node]), r->space.stride, r->offset)),
-                    index = value_of(window_by(g, r, a->value, a->step, 0));
+    const CcOperand x = cc_reach_window(g, r, cc_graph_source(g, &g->node.at[node]), r->space.stride, r->offset),
+                    index = cc_reach_window(g, r, a->value, a->step, 0);
     if (r->n == 1) {
         cc_edit_make(g, node, take, .x = x, .step = int_of(a->by), .index = index, .count = int_of(a->count),
                      .ends = bool_of(a->ends));
         return;
     }
-    const CcOperand index_2 = value_of(window_by(g, r, b->value, b->step, 0));
+    const CcOperand index_2 = cc_reach_window(g, r, b->value, b->step, 0);
     cc_edit_make(g, node, take_both, .x = x, .one = int_of(1), .index = index, .count = int_of(a->count),
                  .ends = bool_of(a->ends), .step = size_of(a->by), .index_2 = index_2, .count_2 = int_of(b->count),
                  .ends_2 = bool_of(b->ends), .step_2 = size_of(b->by));

@@ -19,9 +19,7 @@ static CcOperand linear(Parts *p, CcOperand x, CcOperand weight, CcOperand bias,
 static CcOperand gate(Parts *p, CcOperand gates, int64_t width, int which) {
     CcType t = type_of(p, gates);
     t.size[1] = width;
-    const CcOperand seen = window(p, gates, t);
-    p->g->val.at[seen.value].offset += which * width * cc_dtype_size(t.dtype);
-    return seen;
+    return value_of(cc_views_part(p->g, gates.value, &t, which * width));
 }
 
 static CcOperand unary(Parts *p, CcOpId op, CcOperand x, const CcType *t) { return cc_parts_add(p, op, -1, t, x); }
@@ -111,9 +109,7 @@ static CcOperand heads_of(Parts *p, CcOperand all, int64_t heads, int which) {
                       .device_index = from.device_index,
                       .size = {from.size[0], heads, from.size[1], each},
                       .stride = {from.stride[0], each, from.stride[1], 1}};
-    const CcOperand seen = window(p, all, t);
-    p->g->val.at[seen.value].offset += which * width * cc_dtype_size(t.dtype);
-    return seen;
+    return value_of(cc_views_part(p->g, all.value, &t, which * width));
 }
 
 /* The mask as bools of [B or 1, heads or 1, L or 1, L]: true hides a key. torch gives one per [B, L] (type 1) or per
@@ -155,7 +151,7 @@ static CcOperand attend_and_tell(Parts *p, CcOperand q, CcOperand k, CcOperand v
     scores = cc_parts_add(p, CC_OP_mul, -1, &s, scores, scale);
     if (mask.kind == CC_IN_VALUE)
         scores = cc_parts_add(p, CC_OP_masked_fill, -1, &s, scores, mask, float_of(-INFINITY));
-    scores = cc_parts_make(p, softmax, average ? -1 : weights, &s, .x = scores, .dims = int_of(1));
+    scores = cc_parts_make(p, softmax, average ? -1 : weights, &s, .x = scores, .dims = last_dims(1));
     if (average) cc_parts_add(p, CC_OP_mean, weights, NULL, scores, int_of(1 << 2));
     const CcOperand each = cc_parts_add(p, CC_OP_matmul, -1, &y, scores, v);
     const CcType swapped = cc_type_swapped(&y, 1, 2);
@@ -217,7 +213,7 @@ static bool self_attention(Parts *p, const bool *needed) {
 static CcOperand norm(Parts *p, CcOperand x, CcOperand weight, CcOperand bias, CcOperand eps, int result) {
     CcType t = type_of(p, x);
     cc_type_make_contiguous(&t);
-    return cc_parts_make(p, layer_norm, result, &t, .x = x, .dims = int_of(1), .weight = weight, .bias = bias,
+    return cc_parts_make(p, layer_norm, result, &t, .x = x, .dims = last_dims(1), .weight = weight, .bias = bias,
                          .eps = eps);
 }
 

@@ -49,7 +49,7 @@ static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
 /* From weighted rows to the op's result. */
 static void reduce(Parts *p, const Loss *l, CcOperand rows, CcOperand weights) {
     const int result = p->whole.out0;
-    const CcOperand all = int_of((1 << CC_MAX_DIMS) - 1);
+    const CcOperand all = all_dims();
     if (l->reduction == 0) cc_parts_add(p, CC_OP_unless, result, NULL, rows, l->target, l->ignored);
     else if (l->reduction == 1)
         cc_parts_make(p, nll_mean, result, NULL, .rows = rows, .dims = all, .target = l->target, .ignored = l->ignored,
@@ -99,7 +99,7 @@ static bool soft_cross_entropy(Parts *p, const CcIn_cross_entropy *in, double sh
         return false;
     l.rows = cc_type_without_dim(&x, l.dim);
     cc_type_make_contiguous(&l.rows);
-    const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), all = int_of((1 << CC_MAX_DIMS) - 1);
+    const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), all = all_dims();
     const CcOperand keep = share > 0 ? float_of(1 - share) : none(),
                     spread = share > 0 ? float_of(share / (double)x.size[l.dim]) : none();
     const CcOperand weights = weight_seen(p, &l, &x);
@@ -145,7 +145,7 @@ static bool bce_loss(Parts *p) {
     const int64_t reduction = in.reduction.i;
     const CcType t = type_of(p, in.x);
     if (reduction < 0 || reduction > 2 || !cc_type_numel(&t)) return false;
-    const CcOperand x = window(p, in.x, t), all = int_of((1 << CC_MAX_DIMS) - 1);
+    const CcOperand x = window(p, in.x, t), all = all_dims();
     if (reduction == 0) cc_parts_add(p, ROW[0], p->whole.out0, NULL, x, in.target, in.weight);
     else cc_parts_add(p, ROW[reduction], p->whole.out0, NULL, x, in.target, in.weight, all);
     return true;
@@ -155,9 +155,7 @@ static bool bce_loss(Parts *p) {
 
 /* From rows to the op's result. */
 static void reduce_rows(Parts *p, int64_t reduction, CcOperand rows) {
-    if (reduction)
-        cc_parts_add(p, reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, rows,
-                     int_of((1 << CC_MAX_DIMS) - 1));
+    if (reduction) cc_parts_add(p, reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, rows, all_dims());
 }
 
 /* Rows of a float dtype, which is also the result's. */
@@ -189,7 +187,7 @@ static bool cosine_embedding(Parts *p) {
     const CcType t = type_of(p, in.target);
     reduce_rows(p, in.reduction.i,
                 cc_parts_make(p, cosine_target, in.reduction.i ? -1 : p->whole.out0, &rows, .a = in.a, .b = in.b,
-                              .dims = int_of(1), .target = window(p, in.target, cc_type_with_dim(&t, t.ndim)),
+                              .dims = last_dims(1), .target = window(p, in.target, cc_type_with_dim(&t, t.ndim)),
                               .margin = in.margin));
     return true;
 }
@@ -235,7 +233,7 @@ static bool multi_margin(Parts *p) {
     first.size[l.dim] = 1;
     first.stride[l.dim] = 0;
     const CcIn_class_margin of = {.x = l.x,
-                                  .dims = int_of(1),
+                                  .dims = last_dims(1),
                                   .at = window(p, l.x, first),
                                   .step = int_of(x.stride[l.dim]),
                                   .target = window(p, l.target, cc_type_with_dim(&target, l.dim)),

@@ -155,7 +155,7 @@ static CcOperand for_channels(Parts *p, CcOperand o, const Groups *t) {
 bool cc_moments_groups(Parts *p) {
     Groups t;
     if (p->whole.n_out != 1 || !understand_groups(p, &t)) return false;
-    const CcOperand x = t.in.x, image = int_of((INT64_C(1) << (t.x.ndim - 2)) - 1), last = int_of(1);
+    const CcOperand x = t.in.x, image = last_dims(t.x.ndim - 2), last = last_dims(1);
     const CcOperand mean = cc_parts_make(p, batch_mean, -1, &t.stat, .x = x, .dims = image);
     const CcOperand spread =
         cc_parts_make(p, batch_spread, -1, &t.stat, .x = x, .dims = image, .mean = window(p, mean, t.stat));

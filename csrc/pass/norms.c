@@ -89,9 +89,7 @@ static bool good_groups(const CcGraph *g, const CcNode *n, CcIn_group_norm *in) 
 static void see_result(CcGraph *g, int node, int64_t groups) {
     const int result = g->node.at[node].out0;
     const CcType t = split(&g->val.at[result].type, groups);
-    const bool is_output = g->val.at[result].is_output;
-    const int window = cc_views_window(g, result, &t);
-    g->val.at[window].is_output = is_output;
+    const int window = cc_views_result(g, result, &t);
     CcNode *n = cc_edit_node(g, node);
     n->out0 = window;
     n->rewritten = true;
@@ -104,8 +102,8 @@ static void rewrite_groups(CcGraph *g, int node, const CcIn_group_norm *in) {
     if (groups) x.value = cc_views_window(g, x.value, &t);
     const CcOperand weight = cc_norms_see(g, in->weight, t.ndim, groups),
                     bias = cc_norms_see(g, in->bias, t.ndim, groups);
-    cc_edit_make(g, node, layer_norm, .x = x, .dims = int_of((INT64_C(1) << (t.ndim - 2)) - 1), .weight = weight,
-                 .bias = bias, .eps = in->eps);
+    cc_edit_make(g, node, layer_norm, .x = x, .dims = last_dims(t.ndim - 2), .weight = weight, .bias = bias,
+                 .eps = in->eps);
     if (groups) see_result(g, node, groups);
 }
 

@@ -112,8 +112,12 @@ bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
 CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters);
 /* May a node that checks indices be a kernel at this position (index.c)? */
 bool cc_index_may(const CcGraph *g, int node);
-/* A new value: a window of `value` with this type (and the same dtype). -> its number */
+/* A new value: a window of `value` with this type (and the same dtype). -> its number. _part: it begins `offset` elements
+ * further on. _result: where `value` is a node's result, the node makes this window of it instead, and the window is the
+ * output if the value was one. */
 int cc_views_window(CcGraph *g, int value, const CcType *type);
+int cc_views_part(CcGraph *g, int value, const CcType *type, int64_t offset);
+int cc_views_result(CcGraph *g, int value, const CcType *type);
 
 /* Elements between the first element of a view's operand and of the view. False: unknown. */
 bool cc_views_offset(const CcGraph *g, const CcNode *view, int64_t *offset);
@@ -133,6 +137,8 @@ typedef struct CcReach {
 } CcReach;
 /* False: the op is not understood. `x`: the type of the tensor that is indexed or written. */
 bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *out);
+/* A window with these strides over the space, from an element on; dims with stride 0 have size 1. */
+CcOperand cc_reach_window(CcGraph *g, const CcReach *r, int value, const int64_t *step, int64_t offset);
 
 /* How a written element combines with the old one, numbered as in scatter and put_at (ops.def). If several elements go
  * to one position, SET keeps any one of them. */

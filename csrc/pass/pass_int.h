@@ -17,6 +17,7 @@ typedef struct Parts {
 static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
 static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
 static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
+static inline CcOperand bool_of(bool b) { return (CcOperand){.kind = CC_IN_BOOL, .i = b}; }
 static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
 
 static inline CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
@@ -24,6 +25,9 @@ static inline CcType type_of(const Parts *p, CcOperand o) { return p->g->val.at[
 static inline CcOperand window(Parts *p, CcOperand o, CcType type) {
     return value_of(cc_views_window(p->g, o.value, &type));
 }
+/* Dims that a reduction reduces, as its operand: the last n, or all. */
+static inline CcOperand last_dims(int n) { return int_of((INT64_C(1) << n) - 1); }
+static inline CcOperand all_dims(void) { return last_dims(CC_MAX_DIMS); }
 
 /* Adds a part: an op with these operands, for rows with an expression. It makes `result` (which may be a window of a
  * result of the whole), or, if that is negative, a new value of this type. -> its result */

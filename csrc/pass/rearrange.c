@@ -171,9 +171,7 @@ static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const Cc
 }
 
 static CcOperand window_at(CcGraph *g, int value, const CcType *type, int64_t offset) {
-    const int window = cc_views_window(g, value, type);
-    g->val.at[window].offset += offset * cc_dtype_size(type->dtype);
-    return value_of(window);
+    return value_of(cc_views_part(g, value, type, offset));
 }
 
 static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
@@ -188,9 +186,7 @@ static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
     }
     const CcOperand in = window_at(g, x, &from, a->offset);
     cc_edit_rewrite(g, node, CC_OP_copy, &in, 1);
-    const bool is_output = g->val.at[result].is_output;
-    const int window = cc_views_window(g, result, &to);
-    g->val.at[window].is_output = is_output;
+    const int window = cc_views_result(g, result, &to);
     cc_edit_node(g, node)->out0 = window;
 }
 
@@ -274,7 +270,7 @@ static bool pool(CcGraph *g, int node) {
         t.stride[d + dims] = from.stride[d] * of->dilation;
     }
     cc_edit_rewrite(g, node, cc_window_is_max(&n) ? CC_OP_amax : CC_OP_mean,
-                    (const CcOperand[]){window_at(g, x, &t, 0), int_of((1 << dims) - 1)}, 2);
+                    (const CcOperand[]){window_at(g, x, &t, 0), last_dims(dims)}, 2);
     return true;
 }
 

@@ -68,7 +68,7 @@ static CcOperand pool_part(Parts *p, const Pool *pool, int k, CcOperand x, const
     const CcWindow *w = &pool->window[pool->dim[k]];
     const int result = k + 1 < pool->n ? -1 : p->whole.out0, lead = t->ndim - pool->dims;
     const bool max = cc_window_is_max(&p->whole), divided = k > 0 && pool->divisor;
-    const CcOperand no = {.kind = CC_IN_BOOL}, padded = {.kind = CC_IN_BOOL, .i = w->count_padding};
+    const CcOperand no = bool_of(false), padded = bool_of(w->count_padding);
     CcIn_adaptive_avg_pool adaptive = {.x = x};
     CcIn_max_pool most = {.x = x, .ceil_mode = no};
     CcIn_avg_pool mean = {.x = x, .ceil_mode = no, .count_include_pad = padded};

@@ -227,6 +227,18 @@ int cc_views_window(CcGraph *g, int value, const CcType *type) {
     return g->val.n - 1;
 }
 
+int cc_views_part(CcGraph *g, int value, const CcType *type, int64_t offset) {
+    const int window = cc_views_window(g, value, type);
+    g->val.at[window].offset += offset * cc_dtype_size(type->dtype);
+    return window;
+}
+
+int cc_views_result(CcGraph *g, int value, const CcType *type) {
+    const int window = cc_views_window(g, value, type);
+    g->val.at[window].is_output = g->val.at[value].is_output;
+    return window;
+}
+
 void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
     bool *flags = calloc(1, nodes + values + 1);

@@ -61,19 +61,8 @@ static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const
 
 /* ------------------------------------------------------------------ making nodes */
 
-/* A window with these strides; dims with stride 0 have size 1. */
-static int window_of(CcGraph *g, const Write *w, int value, const int64_t *step) {
-    CcType t = g->val.at[value].type;
-    t.ndim = w->r.space.ndim;
-    for (int d = 0; d < t.ndim; d++) {
-        t.size[d] = step[d] ? w->r.space.size[d] : 1;
-        t.stride[d] = step[d];
-    }
-    return cc_views_window(g, value, &t);
-}
-
 static CcOperand seen_source(CcGraph *g, const Write *w) {
-    return w->is.source.kind == CC_IN_VALUE ? value_of(window_of(g, w, w->is.source.value, w->step)) : w->is.source;
+    return w->is.source.kind == CC_IN_VALUE ? cc_reach_window(g, &w->r, w->is.source.value, w->step, 0) : w->is.source;
 }
 
 /* The node's result: a window on the written positions of x. */
@@ -95,16 +84,16 @@ static void set_result(CcGraph *g, int node, int x, const Write *w) {
 
 /* The node writes x. */
 static void set_write(CcGraph *g, int node, int x, const Write *w, CcOperand source, CcPutHow how) {
-    int index[CC_MAX_DIMS];
-    for (int k = 0; k < w->r.n; k++) index[k] = window_of(g, w, w->r.index[k].value, w->r.index[k].step);
+    CcOperand index[CC_MAX_DIMS];
+    for (int k = 0; k < w->r.n; k++) index[k] = cc_reach_window(g, &w->r, w->r.index[k].value, w->r.index[k].step, 0);
     const int in0 = g->operand.n;
     cc_vec_push(&g->operand, value_of(x));
     cc_vec_push(&g->operand, source);
     if (w->r.n) cc_vec_push(&g->operand, int_of(how));
     for (int k = 0; k < w->r.n; k++) {
-        cc_vec_push(&g->operand, value_of(index[k]));
+        cc_vec_push(&g->operand, index[k]);
         cc_vec_push(&g->operand, int_of(w->r.index[k].count));
-        cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = w->r.index[k].ends});
+        cc_vec_push(&g->operand, bool_of(w->r.index[k].ends));
         cc_vec_push(&g->operand, int_of(w->r.index[k].by));
     }
     cc_edit_slots(g, node, in0, g->operand.n - in0);
