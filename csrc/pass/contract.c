@@ -757,13 +757,13 @@ bool cc_contract_read(const CcGraph *g, const CcNode *n, CcNamedSum *out) {
     return true;
 }
 
-static bool make(Parts *p, const bool *needed) {
+static bool make(Parts *p) {
     Sum s = {.p = p, .out = p->whole.out0};
     for (int i = 0; i < CC_COUNT(SCALED); i++)
-        if (SCALED[i].op == p->whole.op) return needed[0] && p->whole.n_out == 1 && scaled(&s, i);
+        if (SCALED[i].op == p->whole.op) return p->needed[0] && p->whole.n_out == 1 && scaled(&s, i);
     CcIn_linear in;
-    if (read_product(p->g, &p->whole, &in)) return needed[0] && one_column(&s, &in);
-    if (!needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
+    if (read_product(p->g, &p->whole, &in)) return p->needed[0] && one_column(&s, &in);
+    if (!p->needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
     if (s.n == 1 && s.term[0].n <= s.result.n) return false; /* a view */
     return all_steps(&s) && p->n > 0;
 }

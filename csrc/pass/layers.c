@@ -27,14 +27,14 @@ static CcOperand binary(Parts *p, CcOpId op, int result, CcOperand a, CcOperand 
     return cc_parts_add(p, op, result, t, a, b);
 }
 
-static void lstm_cell(Parts *p, const bool *needed, CcOperand c, CcOperand gates, const CcType *t) {
+static void lstm_cell(Parts *p, CcOperand c, CcOperand gates, const CcType *t) {
     const int64_t width = t->size[1];
     const CcOperand in = unary(p, CC_OP_sigmoid, gate(p, gates, width, 0), t),
                     forget = unary(p, CC_OP_sigmoid, gate(p, gates, width, 1), t);
     const CcOperand cell = unary(p, CC_OP_tanh, gate(p, gates, width, 2), t);
     const CcOperand kept = binary(p, CC_OP_mul, -1, forget, c, t), added = binary(p, CC_OP_mul, -1, in, cell, t);
     const CcOperand now = binary(p, CC_OP_add, p->whole.out0 + 1, kept, added, t);
-    if (!needed[0]) return;
+    if (!p->needed[0]) return;
     const CcOperand out = unary(p, CC_OP_sigmoid, gate(p, gates, width, 3), t);
     binary(p, CC_OP_mul, p->whole.out0, out, unary(p, CC_OP_tanh, now, t), t);
 }
@@ -67,13 +67,13 @@ static bool is_of(const Parts *p, CcOperand o, int ndim, int dtype) {
 }
 
 /* All have one dtype; x, h and c are [B, ..]. */
-static bool cell(Parts *p, const bool *needed) {
+static bool cell(Parts *p) {
     const bool lstm = p->whole.op == CC_OP_lstm_cell, gru = p->whole.op == CC_OP_gru_cell;
     const int gates = lstm ? 4 : gru ? 3 : 1;
     CcIn_lstm_cell in;
     CcType t = p->g->val.at[p->whole.out0].type;
     if (!read_cell(p, &in) || p->whole.n_out != 1 + lstm || t.ndim != 2 || !cc_type_numel(&t) ||
-        (lstm && !needed[1] && !needed[0]))
+        (lstm && !p->needed[1] && !p->needed[0]))
         return false;
     const CcOperand matrix[] = {in.x, in.h, in.c, in.w_x, in.w_h};
     for (int i = 0; i < CC_COUNT(matrix); i++)
@@ -92,7 +92,7 @@ static bool cell(Parts *p, const bool *needed) {
         return true;
     }
     const CcOperand sum = binary(p, CC_OP_add, -1, from_h, from_x, &all);
-    if (lstm) lstm_cell(p, needed, in.c, sum, &t);
+    if (lstm) lstm_cell(p, in.c, sum, &t);
     else cc_parts_add(p, p->whole.op == CC_OP_rnn_tanh_cell ? CC_OP_tanh : CC_OP_relu, p->whole.out0, NULL, sum);
     return true;
 }
@@ -200,14 +200,14 @@ static bool may_attend(const Parts *p, CcOperand in, const Attending *a) {
            w.size[1] == x.size[2];
 }
 
-static bool self_attention(Parts *p, const bool *needed) {
+static bool self_attention(Parts *p) {
     CcIn_self_attention in;
     if (!cc_in_self_attention(p->g, &p->whole, &in) || in.k.value != in.q.value || in.v.value != in.q.value)
         return false;
-    const Attending a = {ATTENDING(in), .weights = p->whole.n_out > 1 && needed[1] ? p->whole.out0 + 1 : -1,
+    const Attending a = {ATTENDING(in), .weights = p->whole.n_out > 1 && p->needed[1] ? p->whole.out0 + 1 : -1,
                          .average = in.average.i != 0};
     CcOperand made;
-    return needed[0] && may_attend(p, in.q, &a) && attend_to_self(p, &a, in.q, p->whole.out0, &made);
+    return p->needed[0] && may_attend(p, in.q, &a) && attend_to_self(p, &a, in.q, p->whole.out0, &made);
 }
 
 static CcOperand norm(Parts *p, CcOperand x, CcOperand weight, CcOperand bias, CcOperand eps, int result) {
@@ -222,9 +222,10 @@ static CcOperand plus(Parts *p, CcOperand a, CcOperand b, int result) {
     return cc_parts_add(p, CC_OP_add, result, &t, a, b);
 }
 
-static bool encoder_layer(Parts *p, const bool *needed) {
+static bool encoder_layer(Parts *p) {
     CcIn_encoder_layer in;
-    if (!cc_in_encoder_layer(p->g, &p->whole, &in) || p->whole.n_out != 1 || !needed[0] || in.eps.kind != CC_IN_FLOAT)
+    if (!cc_in_encoder_layer(p->g, &p->whole, &in) || p->whole.n_out != 1 || !p->needed[0] ||
+        in.eps.kind != CC_IN_FLOAT)
         return false;
     const Attending a = {ATTENDING(in), .weights = -1};
     if (!may_attend(p, in.x, &a)) return false;
@@ -243,10 +244,10 @@ static bool encoder_layer(Parts *p, const bool *needed) {
     return true;
 }
 
-bool cc_layers_make(Parts *p, const bool *needed) {
+bool cc_layers_make(Parts *p) {
     switch (p->whole.op) {
-    case CC_OP_self_attention: return self_attention(p, needed);
-    case CC_OP_encoder_layer: return encoder_layer(p, needed);
-    default: return cell(p, needed);
+    case CC_OP_self_attention: return self_attention(p);
+    case CC_OP_encoder_layer: return encoder_layer(p);
+    default: return cell(p);
     }
 }

@@ -251,6 +251,7 @@ static bool multi_margin(Parts *p) {
 }
 
 bool cc_losses_make(Parts *p) {
+    if (!p->needed[0]) return false;
     switch (p->whole.op) {
     case CC_OP_cosine_embedding: return cosine_embedding(p);
     case CC_OP_triplet_margin: return triplet_margin(p);

@@ -44,11 +44,10 @@ static bool may_be(const CcGraph *g, int i, const CcGroupRules *rules, const Par
 static void try_node(CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own, const int *uses) {
     const CcEditMark mark = cc_edit_mark(g);
     Parts p = {.g = g, .whole = g->node.at[i], .at = i, .first = g->node.n, .rules = rules};
-    bool needed[PARTS_RESULTS];
     for (int k = 0; k < p.whole.n_out; k++)
-        needed[k] = uses[p.whole.out0 + k] > 0 || g->val.at[p.whole.out0 + k].is_output;
+        p.needed[k] = uses[p.whole.out0 + k] > 0 || g->val.at[p.whole.out0 + k].is_output;
     cc_edit_drop(g, i);
-    bool good = own->make(&p, needed);
+    bool good = own->make(&p);
     for (int k = p.first; good && k < p.first + p.n; k++)
         good = (own->later && own->later(&g->node.at[k])) || cc_group_keeps(g, k, mark, rules);
     if (!good) cc_edit_undo(g, mark);

@@ -6,11 +6,14 @@
 
 #include "pass.h"
 
+enum { PARTS_RESULTS = 8 }; /* max number of results of the whole */
+
 typedef struct Parts {
     CcGraph *g;
-    CcNode whole; /* the node that the parts replace */
-    int at;       /* its position */
-    int first, n; /* number of the first part */
+    CcNode whole;               /* the node that the parts replace */
+    int at;                     /* its position */
+    bool needed[PARTS_RESULTS]; /* [result of the whole] something reads it */
+    int first, n;               /* number of the first part; how many there are */
     const CcGroupRules *rules;
 } Parts;
 
@@ -48,7 +51,7 @@ CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim, int64_t groups);
 
 /* The rewrites of expand.c, one per kind of op. false: the host runs the op. */
 bool cc_losses_make(Parts *p);
-bool cc_layers_make(Parts *p, const bool *needed);
+bool cc_layers_make(Parts *p);
 bool cc_moments_make(Parts *p);
 bool cc_moments_groups(Parts *p);
 bool cc_writes_make(Parts *p);
@@ -70,13 +73,11 @@ const char *cc_equation_labels(const char *text, int hidden, int *label);
 /* Without "->": the ellipses' dims, then letters that occur once, in order. */
 int cc_equation_implicit(const char *text, int hidden, int *label);
 
-enum { PARTS_RESULTS = 8 }; /* max number of results of the whole */
-
+/* What a pass splits, and how; later and flagged may be NULL: no. */
 typedef struct PartsRules {
     /* is a rewrite worth trying? */
     bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules);
-    /* needed: per result of the whole */
-    bool (*make)(Parts *p, const bool *needed);
+    bool (*make)(Parts *p); /* false: the host runs the op */
     /* will another pass rewrite this part? */
     bool (*later)(const CcNode *n);
     /* may it have parts although it has flags: writes, draws? */

@@ -163,10 +163,7 @@ bool cc_separate_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
     return cc_group_takes(g, node, rules) || (!cc_group_banned(g, node, rules) && may_be(g, &g->node.at[node], rules));
 }
 
-static bool make(Parts *p, const bool *needed) {
-    (void)needed;
-    return cc_node_kind(&p->whole) == CC_K_POOL ? make_pool(p) : interpolate(p);
-}
+static bool make(Parts *p) { return cc_node_kind(&p->whole) == CC_K_POOL ? make_pool(p) : interpolate(p); }
 
 void cc_separate_rewrite(CcGraph *g, const CcGroupRules *rules) {
     cc_parts_rewrite(g, rules, &(PartsRules){.may_be = may_be, .make = make});
