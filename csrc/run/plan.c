@@ -131,7 +131,6 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->drop);
     cc_vec_free(&plan->narrowed);
     cc_vec_free(&plan->place);
-    cc_vec_free(&plan->early);
     cc_vec_free(&plan->range);
     cc_vec_free(&plan->apart);
     free(plan->spent_ns);

@@ -58,14 +58,18 @@ typedef struct CcApart {
     int range[2]; /* in CcPlan.range */
 } CcApart;
 
+/* Where a value is in a call (memory.c). */
+typedef struct CcPlace {
+    int64_t at; /* offset in the call's block; -1: in memory of the host ... */
+    int of;     /* ... that it makes for this value: mostly the value itself */
+    bool early; /* the host has made it: another value uses its memory first */
+} CcPlace;
+
 struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
     CC_VEC(CcNarrowed) narrowed;
-    /* [value]: offset in the call's block; -1: the host makes it; -2 - v: shares the memory of value v, which the
-     * host makes (memory.c) */
-    CC_VEC(int64_t) place;
-    CC_VEC(bool) early; /* [value]: another value uses its memory before it is made */
+    CC_VEC(CcPlace) place; /* [value] */
     int64_t block_bytes;
     int64_t apart_bytes;   /* what the values in the block would take without reuse */
     CC_VEC(CcRange) range; /* inputs that `apart` names, each once */
