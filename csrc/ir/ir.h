@@ -47,6 +47,9 @@ typedef struct CcType {
     int64_t size[CC_MAX_DIMS];
     int64_t stride[CC_MAX_DIMS];
 } CcType;
+/* May kernels and library calls touch it? Its dims and dtype are known, and it is on device 1: inside the pipeline the
+ * device that they run on (run/device.c). */
+static inline bool cc_type_known(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 int64_t cc_type_numel(const CcType *t);
 bool cc_type_contiguous(const CcType *t);
 bool cc_type_same_shape(const CcType *a, const CcType *b);

@@ -550,8 +550,7 @@ static int written_element(Map *m, const Written *w, const CcOperand *o) {
     if (o->kind == CC_IN_NONE) return cc_build_refuse(m->b, "nothing to write");
     if (o->kind != CC_IN_VALUE) return cc_build_number(m->b, o, out, false);
     const CcType *t = &m->b->g->val.at[o->value].type;
-    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (w->masked && cc_type_numel(t) != 1))
-        return cc_build_refuse(m->b, "a write of this kind");
+    if (!cc_type_known(t) || (w->masked && cc_type_numel(t) != 1)) return cc_build_refuse(m->b, "a write of this kind");
     int at = NONE;
     for (int d = 0; d < t->ndim; d++) {
         const int own = w->n - t->ndim + d;

@@ -10,8 +10,6 @@
 
 enum { INTERIOR = 8 }; /* least elements between a pool's borders that are worth a box of their own */
 
-static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
-
 static bool read_int(const CcGraph *g, const CcNode *n, int i, int64_t *out) {
     const CcOperand *o = cc_graph_operand(g, n, i);
     *out = o->i;
@@ -22,7 +20,7 @@ bool cc_pieces_type(const CcGraph *g, const CcNode *n, int operand, int dim, CcT
     const int v = cc_graph_value(g, n, operand);
     if (v < 0 || g->val.at[v].scalar) return false;
     *t = g->val.at[v].type;
-    if (!plain(t)) return false;
+    if (!cc_type_known(t)) return false;
     if (n->op != CC_OP_stack) return true;
     if (t->ndim + 1 != g->val.at[n->out0].type.ndim) return false;
     *t = cc_type_with_dim(t, dim);
@@ -152,7 +150,7 @@ bool cc_pieces_read(const CcGraph *g, const CcNode *n, CcPieces *p) {
     CcType x;
     p->n = p->n_piece = 0;
     p->flat = false;
-    if ((kind != CC_K_CONCAT && kind != CC_K_POOL) || n->n_in < 1 || !plain(out) || cc_type_numel(out) == 0)
+    if ((kind != CC_K_CONCAT && kind != CC_K_POOL) || n->n_in < 1 || !cc_type_known(out) || cc_type_numel(out) == 0)
         return false;
     bool good;
     if (kind == CC_K_POOL) good = pool(g, n, p);

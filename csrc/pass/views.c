@@ -72,17 +72,15 @@ static bool is_view(const CcGraph *g, const CcNode *n) {
     return cc_op_is_view(n->op) && !n->flags && cc_graph_source(g, n) >= 0;
 }
 
-static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
-
 /* Does it share memory with its operand, at a known offset? reshape and its like may copy; a copy has strides that
  * the binding refuses. */
 static bool known_view(const CcGraph *g, const CcNode *n) {
     const CcType *x = &g->val.at[cc_graph_source(g, n)].type;
     int64_t offset;
-    bool known = plain(x);
+    bool known = cc_type_known(x);
     for (int k = 0; k < n->n_out && known; k++) {
         const CcType *t = &g->val.at[n->out0 + k].type;
-        known = plain(t) && t->dtype == x->dtype && offset_of(g, n, k, &offset);
+        known = cc_type_known(t) && t->dtype == x->dtype && offset_of(g, n, k, &offset);
     }
     return known;
 }
@@ -91,7 +89,7 @@ static bool known_view(const CcGraph *g, const CcNode *n) {
 static bool copies(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_reshape || !is_view(g, n) || n->n_out != 1 || g->val.at[n->out0].is_output) return false;
     const CcType *x = &g->val.at[cc_graph_source(g, n)].type, *to = &g->val.at[n->out0].type;
-    return plain(x) && plain(to) && !cc_type_reshapes(x, to) && cc_type_contiguous(to);
+    return cc_type_known(x) && cc_type_known(to) && !cc_type_reshapes(x, to) && cc_type_contiguous(to);
 }
 
 static bool reads_view(const CcGraph *g, const CcNode *n) {

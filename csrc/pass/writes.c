@@ -23,8 +23,7 @@ static bool read_source(const CcGraph *g, const CcNode *n, CcDtype dt, Write *w)
     if (o->kind == CC_IN_NONE) return false;
     if (o->kind != CC_IN_VALUE) return true;
     const CcType *t = &g->val.at[o->value].type;
-    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (t->dtype != dt && n->op != CC_OP_put))
-        return false;
+    if (!cc_type_known(t) || (t->dtype != dt && n->op != CC_OP_put)) return false;
     return cc_store_steps(g, n, &w->is, &w->r.space, w->step);
 }
 
@@ -45,9 +44,7 @@ static bool can_meet(CcPutHow how, CcDtype dt) {
 static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const CcGroupRules *rules, Write *w) {
     *w = (Write){0};
     const CcDtype dt = (CcDtype)x->dtype;
-    if (!rules->scatters || x->ndim < 0 || x->device != 1 || dt == CC_DT_OTHER || !cc_store_read(g, n, &w->is) ||
-        w->is.how == CC_PUT_MEAN)
-        return false;
+    if (!rules->scatters || !cc_type_known(x) || !cc_store_read(g, n, &w->is) || w->is.how == CC_PUT_MEAN) return false;
     if (!cc_reach_read(g, n, x, &w->r) || (w->r.n && w->r.index[0].mask) || cc_type_numel(&w->r.space) == 0)
         return false;
     for (int k = 0; k < w->r.n; k++)

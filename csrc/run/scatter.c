@@ -27,7 +27,6 @@ typedef struct Scatter {
     int64_t packed;       /* masked_scatter: number of source elements; -1: another op */
 } Scatter;
 
-static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 static bool reads(CcOpId op) { return cc_op_info(op)->kind == CC_K_INDEX; }
 
 /* ------------------------------------------------------------------ numbers */
@@ -81,7 +80,7 @@ static bool read_source(const CcGraph *g, const CcNode *n, const CcStore *store,
     if (o->kind != CC_IN_VALUE) return as_element(o, (CcDtype)out->dtype, s->number);
     const CcType *t = &g->val.at[o->value].type;
     s->src = o->value;
-    if (!plain(t) || t->dtype != out->dtype) return false;
+    if (!cc_type_known(t) || t->dtype != out->dtype) return false;
     if (n->op == CC_OP_masked_scatter) {
         s->packed = cc_type_numel(t);
         return cc_type_contiguous(t);
@@ -114,7 +113,7 @@ static bool read_indices(const CcGraph *g, const CcReach *r, Scatter *s) {
         const CcReachIndex *x = &r->index[k];
         const CcType *t = &g->val.at[x->value].type;
         const int size = cc_dtype_size(t->dtype);
-        if (!plain(t)) return false;
+        if (!cc_type_known(t)) return false;
         s->move.index[k] = (CcMoveIndex){.by = x->by * s->move.bytes,
                                          .low = x->ends ? -x->count : 0,
                                          .count = x->count,
@@ -164,8 +163,9 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     if (source < 0 || n->n_out != 1 || (n->flags && s->into < 0)) return false;
     const CcType *x = &g->val.at[source].type, *out = &g->val.at[n->out0].type;
     const bool reading = reads((CcOpId)n->op);
-    if (!plain(x) || !plain(out) || !(s->into < 0 ? cc_type_dense(out) : cc_into_non_overlapping(out)) ||
-        x->dtype != out->dtype || (!reading && !cc_store_read(g, n, &store)))
+    if (!cc_type_known(x) || !cc_type_known(out) ||
+        !(s->into < 0 ? cc_type_dense(out) : cc_into_non_overlapping(out)) || x->dtype != out->dtype ||
+        (!reading && !cc_store_read(g, n, &store)))
         return false;
     if (!reading && !cc_type_same_shape(x, out)) return false;
     if (!cc_reach_read(g, n, reading ? x : out, &r) || r.space.ndim > CC_MOVE_DIMS) return false;
