@@ -296,21 +296,21 @@ static bool summed(Sum *s, Term *t, const Order *o, int kept, bool last) {
 }
 
 /* In the order of the result; for an intermediate, letters of `first` come before those of `second`. */
-static bool kept_order(const Sum *s, const Term *first, const Term *second, const Order *go, bool last, Order *out) {
+static bool kept_order(const Sum *s, const Term *first, const Term *second, const Order *over, bool last, Order *out) {
     const Term *const from[] = {last ? &s->result : first, last ? NULL : second};
     for (int i = 0; i < 2 && from[i]; i++)
         for (int k = 0; k < from[i]->n; k++) {
             const int label = from[i]->dim[k].label;
-            if (!has(go, label) && !has(out, label) && !put(out, label)) return false;
+            if (!has(over, label) && !has(out, label) && !put(out, label)) return false;
         }
     return true;
 }
 
 static bool times(Sum *s, const Term *a, const Term *b, bool last, Term *made) {
-    const Order none_go = {0};
+    const Order nothing = {0};
     Order o = {0};
     CcType type;
-    if (!kept_order(s, a, b, &none_go, last, &o)) return false;
+    if (!kept_order(s, a, b, &nothing, last, &o)) return false;
     const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
     const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
     const int to = target(s, &o, last, made, &type);
@@ -320,23 +320,23 @@ static bool times(Sum *s, const Term *a, const Term *b, bool last, Term *made) {
 
 /* For a large matrix times a vector along its columns, BLAS is faster: 2000x2000 takes 520 us here, 440 there;
  * 500x500 15 and 34 (Zen 4, one thread). */
-static bool is_blas(const Sum *s, const Term *a, const Term *b, const Order *go) {
-    bool columns = a->n > go->n;
+static bool is_blas(const Sum *s, const Term *a, const Term *b, const Order *over) {
+    bool columns = a->n > over->n;
     double numel = 1;
     for (int i = 0; i < a->n; i++) {
         const int label = a->dim[i].label;
         numel *= (double)s->size[label];
-        columns = columns && (has(go, label) ? a->dim[i].stride != 1 : !dim_of(b, label)); /* no batch */
+        columns = columns && (has(over, label) ? a->dim[i].stride != 1 : !dim_of(b, label)); /* no batch */
     }
     return columns && numel > BLAS_MIN;
 }
 
 /* Requires that `a` has all kept letters. */
-static bool dots(Sum *s, const Term *a, const Term *b, const Order *go, bool last, Term *made) {
-    Order o = {0}, sum = *go;
+static bool dots(Sum *s, const Term *a, const Term *b, const Order *over, bool last, Term *made) {
+    Order o = {0}, sum = *over;
     CcType type;
-    if (is_blas(s, a, b, go)) return false;
-    if (!kept_order(s, a, b, go, last, &o)) return false;
+    if (is_blas(s, a, b, over)) return false;
+    if (!kept_order(s, a, b, over, last, &o)) return false;
     Order rest = o;
     sort(&sum, a);
     for (int i = 0; i < sum.n; i++)
@@ -344,15 +344,15 @@ static bool dots(Sum *s, const Term *a, const Term *b, const Order *go, bool las
     const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
     const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
     const int to = target(s, &rest, last, made, &type);
-    made->value = cc_parts_add(s->p, CC_OP_dot, to, &type, x, y, last_dims(go->n)).value;
+    made->value = cc_parts_add(s->p, CC_OP_dot, to, &type, x, y, last_dims(over->n)).value;
     return true;
 }
 
 /* ------------------------------------------------------------------ products */
 
-/* Views a as [batch.., rows, go], b as [batch.., go, columns], the result as [batch.., rows, columns]. */
+/* Views a as [batch.., rows, over], b as [batch.., over, columns], the result as [batch.., rows, columns]. */
 typedef struct Product {
-    Order batch, rows, columns, go;
+    Order batch, rows, columns, over; /* over: what is summed over */
     bool last;
     Term a, b;
 } Product;
@@ -426,7 +426,7 @@ static void merge_batch(CcType *a, CcType *b, CcType *out) {
 
 /* Without a batch: x @ w with all row dims kept; `linear` if the weights are stored as [out, in]. */
 static CcOperand add_flat(Sum *s, const Product *m, int to, const CcType *out, const CcType *tb) {
-    const Order nothing = {0}, all = joined(&nothing, &m->rows, &m->go);
+    const Order nothing = {0}, all = joined(&nothing, &m->rows, &m->over);
     const CcType transposed = cc_type_swapped(tb, 0, 1);
     CcType ta = seen(s, &m->a, &all);
     (void)merge(&ta, m->rows.n, all.n); /* as_matrix() has checked that this works */
@@ -448,8 +448,8 @@ static bool add_product(Sum *s, Product *m, Term *made) {
     move_rows(s, m);
     const Order all = joined(&m->batch, &m->rows, &m->columns);
     if (all.n > CC_MAX_DIMS || m->batch.n > CC_MAX_DIMS - 2) return false;
-    if (!as_matrix(s, &m->a, &m->batch, &m->rows, &m->go, &ta) ||
-        !as_matrix(s, &m->b, &m->batch, &m->go, &m->columns, &tb))
+    if (!as_matrix(s, &m->a, &m->batch, &m->rows, &m->over, &ta) ||
+        !as_matrix(s, &m->b, &m->batch, &m->over, &m->columns, &tb))
         return false;
     *made = m->last ? s->result : fresh(s, &all, &out);
     if (m->last) out = seen(s, made, &all);
@@ -491,7 +491,7 @@ static bool product(Sum *s, Product *m, Term *made) {
         sort(&m->columns, &s->result);
         if (!without_gaps(s, m)) transpose(m);
     }
-    sort(&m->go, &m->a);
+    sort(&m->over, &m->a);
     if (!m->last || without_gaps(s, m)) return add_product(s, m, made);
     m->last = false;
     CcType type;
@@ -540,7 +540,7 @@ static bool contract(Sum *s, int i, int k) {
     for (int t = 0; t < s->n; t++) kept |= t == i || t == k ? 0 : mask_of(&s->term[t]);
     for (int d = 0; d < m.a.n; d++) {
         const int label = m.a.dim[d].label;
-        (void)put(!in(b, label) ? &m.rows : in(kept, label) ? &m.batch : &m.go, label);
+        (void)put(!in(b, label) ? &m.rows : in(kept, label) ? &m.batch : &m.over, label);
     }
     for (int d = 0; d < m.b.n; d++)
         if (!in(a, m.b.dim[d].label)) (void)put(&m.columns, m.b.dim[d].label);
@@ -548,9 +548,9 @@ static bool contract(Sum *s, int i, int k) {
     sort(&m.rows, &m.a);
     sort(&m.columns, &m.b);
     bool good;
-    if (m.go.n == 0) good = times(s, &m.a, &m.b, m.last, &made);
-    else if (m.columns.n == 0) good = dots(s, &m.a, &m.b, &m.go, m.last, &made);
-    else if (m.rows.n == 0) good = dots(s, &m.b, &m.a, &m.go, m.last, &made);
+    if (m.over.n == 0) good = times(s, &m.a, &m.b, m.last, &made);
+    else if (m.columns.n == 0) good = dots(s, &m.a, &m.b, &m.over, m.last, &made);
+    else if (m.rows.n == 0) good = dots(s, &m.b, &m.a, &m.over, m.last, &made);
     else good = product(s, &m, &made);
     if (!good) return false;
     s->term[i] = made;
@@ -701,14 +701,14 @@ static bool has_one_column(const CcGraph *g, const CcNode *n) {
 
 /* a [.., rows, k], b [.., k, 1] or [k]; for linear [1, k] or [k], and a one-element bias. */
 static bool one_column(Sum *s, const CcIn_linear *in) {
-    enum { GO = CC_MAX_DIMS, COLUMN };
+    enum { OVER = CC_MAX_DIMS, COLUMN };
     Parts *p = s->p;
     const bool linear = p->whole.op == CC_OP_linear, biased = in->bias.kind == CC_IN_VALUE;
     const CcType out = type_of(p, value_of(s->out));
     const int x = type_of(p, in->x).ndim, w = type_of(p, in->weight).ndim, y = out.ndim, rows = y - (w > 1 ? 2 : 1);
     int of_x[CC_MAX_DIMS], of_w[CC_MAX_DIMS], of_y[CC_MAX_DIMS];
-    for (int d = 0; d < x; d++) of_x[d] = d == x - 1 ? GO : x - 2 - d;
-    for (int d = 0; d < w; d++) of_w[d] = d < w - 2 ? w - 2 - d : (d == w - 1) == (linear || w == 1) ? GO : COLUMN;
+    for (int d = 0; d < x; d++) of_x[d] = d == x - 1 ? OVER : x - 2 - d;
+    for (int d = 0; d < w; d++) of_w[d] = d < w - 2 ? w - 2 - d : (d == w - 1) == (linear || w == 1) ? OVER : COLUMN;
     for (int d = 0; d < y; d++) of_y[d] = d > rows ? COLUMN : rows - d;
     if (biased) {
         if ((out.dtype != CC_DT_F32 && out.dtype != CC_DT_F64) || type_of(p, in->bias).dtype != out.dtype) return false;

@@ -5,8 +5,9 @@
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN computes it
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
- * losses.c, layers.c, moments.c, writes.c and dropout.c handle losses, layers, norms in training, writes and dropout. Softmax splits if
- * x has few but long rows: one thread would sweep a row several times, while all threads share these loops. */
+ * The table SPLIT lists the ops. losses.c, layers.c, moments.c, writes.c and dropout.c split losses, layers, norms in
+ * training, writes and dropout. Softmax splits if x has few but long rows: one thread would sweep a row several times,
+ * while all threads share these loops. */
 #include "pass_int.h"
 
 /* ------------------------------------------------------------------ two results */

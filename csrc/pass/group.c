@@ -20,7 +20,7 @@ typedef struct Unit {
     int n, inputs;        /* number of nodes, and of their tensor operands, counted with repetition */
     CcSpace space;        /* LOOP */
     bool reduces, writes; /* writes: the unit writes inputs */
-    bool may_fail;        /* what it was given may be wrong: a write must not come before that is known */
+    bool may_fail;        /* it may find that its operands are wrong: no write may come before it */
     /* LOOP, without CcGroupRules.gathers. mover: a node that reads elements at other positions, e.g. a join, and may
      * cut the loop into boxes; -1: none. narrow: rows are short. */
     int mover;
@@ -32,12 +32,13 @@ typedef struct Region {
     const CcGraph *g;
     const bool *live;
     const CcGroupRules *rules;
-    const bool *tame; /* node: a pointwise kernel that writes an input */
-    const int *root;  /* value -> whose memory it may be (into.c) */
-    int first, end;   /* nodes [first, end) */
-    int *node;        /* unit -> its first live node, in program order */
-    int m, begun, words;
-    uint64_t *dep; /* m rows of `words`: the closure of a unit's dependencies */
+    const bool *kernel_write; /* node: a pointwise kernel that writes an input */
+    const int *root;          /* value -> whose memory it may be (into.c) */
+    int first, end;           /* nodes [first, end) */
+    int *node;                /* unit -> its first live node, in program order */
+    int n_unit, begun;        /* begun: units [0, begun) are made */
+    int words;                /* of a set of units */
+    uint64_t *dep;            /* n_unit rows of `words`: the closure of a unit's dependencies */
     Unit *unit;
     int *owner;       /* node - first -> unit; -1: not live */
     int *uses;        /* value -> number of live operands that read it (of the whole graph) */
@@ -54,7 +55,7 @@ static void set(uint64_t *row, int u) { row[u / 64] |= UINT64_C(1) << (u % 64); 
 /* The unit of this region that makes or writes a value (or the base of its window); -1: an earlier region made it. */
 static int maker(const Region *r, int value) {
     const int own = r->g->val.at[value].def;
-    const int def = own >= 0 && r->tame[own] ? own : r->g->val.at[cc_graph_base(r->g, value)].def;
+    const int def = own >= 0 && r->kernel_write[own] ? own : r->g->val.at[cc_graph_base(r->g, value)].def;
     return def < r->first ? -1 : r->owner[def - r->first];
 }
 
@@ -191,11 +192,12 @@ static bool writes_in_step(const Region *r, int u, int v) {
     for (int a = 0; a < 2; a++)
         for (int i = 0; i < both[a]->node.n; i++) {
             const int write = both[a]->node.at[i];
-            for (int b = 0; r->tame[write] && b < 2; b++)
+            for (int b = 0; r->kernel_write[write] && b < 2; b++)
                 for (int k = 0; k < both[b]->node.n; k++) {
                     const int node = both[b]->node.at[k];
                     if (!reads_in_step(r, node, write, u, v)) return false;
-                    if (r->tame[node] && r->root[r->g->node.at[node].out0] == r->root[r->g->node.at[write].out0] &&
+                    if (r->kernel_write[node] &&
+                        r->root[r->g->node.at[node].out0] == r->root[r->g->node.at[write].out0] &&
                         !cc_into_same(r->g, r->g->node.at[node].out0, r->g->node.at[write].out0))
                         return false;
                 }
@@ -333,7 +335,7 @@ static bool names_root(const Region *r, int node, int root) {
     return false;
 }
 
-/* Reads indices from tensors, which may be out of range? */
+/* Can the unit fail: is it a library call or the host's, or does it read indices, which may be out of range? */
 static bool may_fail(const Region *r, const Unit *unit, int node) {
     const CcExpr *e = unit->kind == CC_G_LOOP ? cc_op_expr(r->g, &r->g->node.at[node]) : NULL;
     if (!e) return true;
@@ -414,7 +416,7 @@ static void begin_unit(Region *r, int u, int *last_random) {
     }
     unit->mover = -1;
     unit->kind = kind_of(r->g, node, r->rules);
-    unit->writes = r->tame[node];
+    unit->writes = r->kernel_write[node];
     unit->may_fail = may_fail(r, unit, node);
     keep_order(r, u);
     if (unit->kind != CC_G_LOOP) return;
@@ -464,22 +466,22 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     const size_t span = (size_t)(r->end - r->first);
     r->node = calloc(span, sizeof *r->node);
     r->owner = calloc(span, sizeof *r->owner);
-    r->m = r->begun = 0;
+    r->n_unit = r->begun = 0;
     r->last_unknown = -1;
     for (int i = r->first; r->node && r->owner && i < r->end; i++) {
         r->owner[i - r->first] = -1;
-        if (r->live[i]) r->node[r->m++] = i;
+        if (r->live[i]) r->node[r->n_unit++] = i;
     }
-    const size_t m = (size_t)r->m;
-    r->words = (r->m + 63) / 64;
-    r->dep = calloc(m * (size_t)r->words + 1, sizeof *r->dep);
-    r->unit = calloc(m + 1, sizeof *r->unit);
+    const size_t units = (size_t)r->n_unit;
+    r->words = (r->n_unit + 63) / 64;
+    r->dep = calloc(units * (size_t)r->words + 1, sizeof *r->dep);
+    r->unit = calloc(units + 1, sizeof *r->unit);
     r->done = calloc((size_t)r->words + 1, sizeof *r->done);
     int status = r->node && r->dep && r->unit && r->owner && r->done ? 0 : -1;
     int last_random = -1;
-    for (int u = 0; u < r->m && status == 0; u++) add_unit(r, u, &last_random);
-    for (int u = 0; u < r->m && status == 0; u++) status = emit(r, u, arena, out);
-    for (int u = 0; r->unit && u < r->m; u++) cc_vec_free(&r->unit[u].node);
+    for (int u = 0; u < r->n_unit && status == 0; u++) add_unit(r, u, &last_random);
+    for (int u = 0; u < r->n_unit && status == 0; u++) status = emit(r, u, arena, out);
+    for (int u = 0; r->unit && u < r->n_unit; u++) cc_vec_free(&r->unit[u].node);
     free(r->node);
     free(r->dep);
     free(r->unit);
@@ -488,15 +490,15 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     return status;
 }
 
-/* A pointwise kernel that writes an input? */
-static bool is_tame(const CcGraph *g, int node, const CcGroupRules *rules) {
+/* Is it a pointwise kernel that writes an input? */
+static bool is_kernel_write(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     return cc_into_is_write(g, n) && cc_node_kind(n) == CC_K_POINTWISE && g->val.at[cc_into_root(g, n->out0)].def < 0 &&
            kind_of(g, node, rules) == CC_G_LOOP;
 }
 
 static bool is_barrier(const Region *r, int node) {
-    return r->g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT) && !r->tame[node];
+    return r->g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT) && !r->kernel_write[node];
 }
 
 static int end_of_region(const Region *r) {
@@ -515,17 +517,17 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     r.writer = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     int *root = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
-    bool *tame = cc_arena_alloc(arena, (size_t)g->node.n + 1);
-    if (!out->at || !r.uses || !r.reader || !r.writer || !root || !tame)
+    bool *kernel_write = cc_arena_alloc(arena, (size_t)g->node.n + 1);
+    if (!out->at || !r.uses || !r.reader || !r.writer || !root || !kernel_write)
         return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
     cc_dce_uses(g, live, r.uses);
     for (int i = 0; i < g->val.n; i++) {
         r.reader[i] = r.writer[i] = -1;
         root[i] = cc_into_root(g, i);
     }
-    for (int i = 0; i < g->node.n; i++) tame[i] = is_tame(g, i, rules);
+    for (int i = 0; i < g->node.n; i++) kernel_write[i] = is_kernel_write(g, i, rules);
     r.root = root;
-    r.tame = tame;
+    r.kernel_write = kernel_write;
     for (r.first = 0; r.first < g->node.n; r.first = r.end) {
         r.end = end_of_region(&r);
         if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
