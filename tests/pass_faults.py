@@ -45,7 +45,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "attend": [
         ("*scale = n->op == CC_OP_mul ? number : 1 / number;", "*scale = number;"),
         ("        f->q = unscaled;\n", ""),
-        ("    t->stride[r] = t->stride[c];\n", ""),
+        ("v.type.ndim - 2, v.type.ndim - 1)", "v.type.ndim - 2, v.type.ndim - 2)"),
         ("value_of(f->q),", "value_of(f->v),"),
         ("    f->merged = 2;\n", ""),
     ],

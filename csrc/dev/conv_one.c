@@ -49,7 +49,7 @@ static int64_t bands_of(const CcConvShape *shape) { return (shape->out_size[0] +
 /* Copies input rows [first, first + rows) of the channel at offset `from`, widened, with zeros as padding. */
 static void copy_padded(const Job *j, int64_t from, int64_t first, int64_t rows, float *to, int64_t width) {
     const CcConvShape *shape = j->shape;
-    const int64_t columns = CC_MIN(shape->size[1], width - shape->pad[1]), size = cc_dtype_info(shape->dtype)->size;
+    const int64_t columns = CC_MIN(shape->size[1], width - shape->pad[1]), size = cc_dtype_size(shape->dtype);
     memset(to, 0, sizeof *to * (size_t)(rows * width));
     for (int64_t r = 0; r < rows; r++)
         if (first + r >= 0 && first + r < shape->size[0])
@@ -108,7 +108,7 @@ static bool finite_weights(const Job *j) {
 
 static float input_at(const Job *j, int64_t at) {
     float x;
-    cc_halves_widen(j->shape->dtype, (const char *)j->call->src + at * cc_dtype_info(j->shape->dtype)->size, &x, 1);
+    cc_halves_widen(j->shape->dtype, (const char *)j->call->src + at * cc_dtype_size(j->shape->dtype), &x, 1);
     return x;
 }
 
@@ -137,7 +137,7 @@ static void run_unpadded(const Job *j) {
         y = y * j->call->scale[n % shape->each] + j->call->shift[n % shape->each] +
             (j->call->residual ? j->call->residual[i] : 0);
         y = y < shape->low ? shape->low : y > shape->high ? shape->high : y;
-        cc_halves_narrow(shape->dtype, &y, (char *)j->call->dst + i * cc_dtype_info(shape->dtype)->size, 1);
+        cc_halves_narrow(shape->dtype, &y, (char *)j->call->dst + i * cc_dtype_size(shape->dtype), 1);
     }
 }
 
@@ -157,7 +157,7 @@ static int run_all(Job *j) {
 int cc_conv_one_run(const CcConvShape *shape, const CcConvCall *call) {
     Job j = {
         .shape = shape, .call = call, .weights = call->weights, .lanes = lanes_of_cpu(), .row = CC_CPU_WIDEST(row)};
-    const int64_t size = cc_dtype_info(shape->dtype)->size, numbers = weights_of(shape);
+    const int64_t size = cc_dtype_size(shape->dtype), numbers = weights_of(shape);
     if (shape->dtype == CC_DT_F32 && (shape->each == 1 || shape->w_out == numbers)) return run_all(&j);
     CcScratch *room = cc_scratch_take(sizeof(float) * (size_t)(shape->each * numbers));
     if (!room) return -1;

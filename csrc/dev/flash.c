@@ -70,7 +70,7 @@ exp2_avx512(__m512 x) {
     return _mm512_scalef_ps(p, x);
 }
 
-static int64_t size_of(const CcStrided *s) { return cc_dtype_info(s->dtype)->size; }
+static int64_t size_of(const CcStrided *s) { return cc_dtype_size(s->dtype); }
 
 /* Are the columns contiguous? */
 static bool is_transposed(const CcStrided *s) { return s->row == 1 && s->col != 1; }

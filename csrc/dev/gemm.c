@@ -99,7 +99,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int parts_for(int64_t work, int64_t grain) {
     return (int)CC_MAX(1, CC_MIN(work / grain, (int64_t)cc_omp_width()));
 }
-static int64_t size_of(const CcGemm *g) { return cc_dtype_info(g->dtype)->size; }
+static int64_t size_of(const CcGemm *g) { return cc_dtype_size(g->dtype); }
 
 /* ------------------------------------------------------------------ packing */
 

@@ -164,7 +164,7 @@ void cc_vet_keep(const char *key, size_t n, const CcErr *wrong) {
 
 /* ------------------------------------------------------------------ generated numbers */
 
-static size_t bytes_of(const CcTensorDesc *t) { return (size_t)extent(t) * (size_t)cc_dtype_info(t->dtype)->size; }
+static size_t bytes_of(const CcTensorDesc *t) { return (size_t)extent(t) * (size_t)cc_dtype_size(t->dtype); }
 
 /* Fills with +-(1 .. most) * 2^-shift. */
 static void fill(const CcTensorDesc *t, char *at, uint32_t seed, int most, int shift) {
@@ -208,7 +208,7 @@ static int make_numbers(Vet *v, size_t scratch) {
     return 0;
 }
 
-static int64_t bytes_each(const CcTensorDesc *t) { return cc_dtype_info(t->dtype)->size; }
+static int64_t bytes_each(const CcTensorDesc *t) { return cc_dtype_size(t->dtype); }
 
 static int64_t place_of(const CcTensorDesc *t, const int64_t *index) {
     int64_t at = 0;

@@ -49,7 +49,7 @@ int64_t cc_gen_cuda_stride(const CcLoop *loop, const CcCudaPlan *p, int a, int d
     const CcLoopAccess *access = &loop->access[a];
     if (access->number) return 0;
     const int64_t bytes = loop->stride[a][p->dim[d]];
-    return access->place ? bytes : bytes / cc_dtype_info((CcDtype)access->dtype)->size;
+    return access->place ? bytes : bytes / cc_dtype_size(access->dtype);
 }
 
 CcStepClass cc_gen_cuda_step(const CcLoop *loop, const CcCudaPlan *p, int a) {
@@ -127,7 +127,7 @@ static bool is_aligned(const CcLoop *loop, const CcCudaPlan *p, int n) {
             if (cc_gen_cuda_stride(loop, p, a, d) % n) return false;
         for (int i = 0; loop->access[a].taken && i < loop->n_node; i++)
             if (loop->node[i].op == CC_S_take && loop->node[i].a[1] == a &&
-                loop->node[i].bits / cc_dtype_info((CcDtype)loop->access[a].dtype)->size % n)
+                loop->node[i].bits / cc_dtype_size(loop->access[a].dtype) % n)
                 return false;
     }
     return true;
@@ -137,7 +137,7 @@ static int choose_vector(const CcLoop *loop, const CcCudaPlan *p, int wanted) {
     int widest = 0, packed = 0;
     for (int a = 0; a < loop->n_access; a++) {
         if (!cc_gen_cuda_packed(loop, p, a)) continue;
-        widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->access[a].dtype)->size);
+        widest = CC_MAX(widest, cc_dtype_size(loop->access[a].dtype));
         packed++;
     }
     if (!packed || p->kind == CC_CUDA_COLUMNS || loop->scans) return 1;
@@ -205,7 +205,7 @@ static void hold(const CcLoop *loop, CcCudaPlan *p, int64_t chunks) {
         const bool read = loop->node[i].op == CC_S_load || loop->node[i].op == CC_S_take;
         if (!s->kept[i] && read && times[i] > 1) s->kept[i] = (uint8_t)++s->n_kept;
         arrays += s->kept[i] != 0;
-        if (s->kept[i]) words = CC_MAX(words, cc_dtype_info((CcDtype)loop->node[i].dtype)->size / 4);
+        if (s->kept[i]) words = CC_MAX(words, cc_dtype_size(loop->node[i].dtype) / 4);
     }
     const int held = power_from(divide_up(chunks, p->group)), most = p->threads > THREADS ? HELD / 2 : HELD;
     if (s->n > 1 && held * p->vector * words * CC_MAX(1, (arrays + 1) / 2) <= most) p->held = held;

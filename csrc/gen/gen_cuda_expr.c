@@ -42,7 +42,7 @@ static const char *float_text(CcDtype dt, double v) {
 
 const char *cc_gen_cuda_konst(const CcLoopNode *n) {
     const CcDtype dt = (CcDtype)n->dtype;
-    if (cc_dtype_info(dt)->kind == 'f') return float_text(dt, cc_loop_number(n->bits));
+    if (cc_dtype_is_float(dt)) return float_text(dt, cc_loop_number(n->bits));
     if (dt == CC_DT_BOOL) return n->bits ? "true" : "false";
     if (n->bits == INT64_MIN) return "(-9223372036854775807LL - 1)";
     char *out = ring();
@@ -113,7 +113,7 @@ static void substitute(const char *pattern, bool single, const char *const *x, C
 
 int cc_gen_cuda_scalar(CcScalarId op, CcDtype dt, const char *const *x, CcSbuf *out, CcErr *err) {
     const CcScalarInfo *info = cc_scalar_info(op);
-    const bool is_float = cc_dtype_info(dt)->kind == 'f';
+    const bool is_float = cc_dtype_is_float(dt);
     if (info->kind == 'X' || info->kind == 'R' || !*info->lower[is_float ? 0 : 1])
         return cc_err_set(err, CC_E_UNSUPPORTED, "%s of %s", info->name, cc_dtype_info(dt)->name);
     if (is_float && (op == CC_S_max || op == CC_S_min)) { /* one instruction each, wrapped by the prelude */

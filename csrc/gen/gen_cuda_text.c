@@ -175,7 +175,7 @@ static void take(CcText *t, int i, bool in_pack) {
     if (in_pack) cc_sbuf_add(t->out, "%sk < valid ? ", when);
     else if (guarded) cc_sbuf_add(t->out, "%.*s ? ", (int)strlen(when) - 4, when);
     cc_sbuf_add(t->out, "%c%d[%s * %lldLL", letter_of(t, a), a, cc_gen_cuda_ref(t->loop, n->a[0]),
-                (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
+                (long long)n->bits / cc_dtype_size(n->dtype));
     if (in_pack && step == CC_STEP_ONE) cc_sbuf_add(t->out, " + k");
     if (in_pack && step == CC_STEP_ANY) cc_sbuf_add(t->out, " + k * arg.s%d_%d", a, cc_text_inner(t));
     value_of(t, (CcDtype)n->dtype, in_pack || guarded ? "] : cc_none<%s>()" : "]",
@@ -261,7 +261,7 @@ static void load_pack(CcText *t, int i) {
     char at[80];
     if (n->op == CC_S_take)
         snprintf(at, sizeof at, "%c%d + %s * %lldLL", letter, a, cc_gen_cuda_ref(t->loop, n->a[0]),
-                 (long long)n->bits / cc_dtype_info((CcDtype)n->dtype)->size);
+                 (long long)n->bits / cc_dtype_size(n->dtype));
     else snprintf(at, sizeof at, "%c%d", letter, a);
     if (t->plan->sweeps.kept[i]) cc_sbuf_add(t->out, "%*sh%d[h] = ", 4 * t->depth, "", i);
     else cc_sbuf_add(t->out, "%*sconst cc_pack<%s, %d> x%d = ", 4 * t->depth, "", type, v, i);

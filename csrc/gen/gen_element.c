@@ -77,7 +77,7 @@ static void index_of(CcSweep *s, int copy, CcRef out) {
 /* An intrinsic's type suffix, "v16f32". */
 static void suffix_of(const CcSweep *s, CcDtype dt, char *out, size_t n) {
     const char *m = cc_emit_memory(dt);
-    snprintf(out, n, "v%d%c%d", s->e->lanes, *m == 'i' ? 'i' : 'f', cc_dtype_info(dt)->size * 8);
+    snprintf(out, n, "v%d%c%d", s->e->lanes, *m == 'i' ? 'i' : 'f', cc_dtype_size(dt) * 8);
 }
 
 static const char *mask_of(const CcSweep *s) { return *s->mask ? s->mask : "splat (i1 true)"; }
@@ -129,7 +129,7 @@ static void take(CcSweep *s, int node, int access, int copy) {
 static void load(CcSweep *s, int node, int access, int copy) {
     const CcDtype dt = cc_element_dtype(s, node);
     const char *v = cc_emit_vector(s->e, cc_emit_memory(dt));
-    const int size = cc_dtype_info(dt)->size;
+    const int size = cc_dtype_size(dt);
     char *out = s->e->ref[node];
     CcRef index, at;
     if (s->loop->access[access].step == CC_STEP_ZERO) {
@@ -163,7 +163,7 @@ void cc_element_store(CcSweep *s, int access, int copy) {
     const CcLoopAccess *a = &s->loop->access[access];
     const CcDtype dt = (CcDtype)a->dtype;
     const char *v = cc_emit_vector(s->e, cc_emit_memory(dt));
-    const int size = cc_dtype_info(dt)->size, n = s->e->lanes;
+    const int size = cc_dtype_size(dt), n = s->e->lanes;
     char suffix[16], name[64];
     CcRef x, index, at;
     suffix_of(s, dt, suffix, sizeof suffix);

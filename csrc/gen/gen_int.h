@@ -157,9 +157,7 @@ typedef struct CcCudaField {
 } CcCudaField;
 typedef CC_VEC(CcCudaField) CcCudaFields;
 /* Does the check test a float for [0, 1]? Else it tests an index against bounds, which are fields. */
-static inline bool cc_gen_cuda_share(const CcLoopCheck *c) {
-    return cc_dtype_info((CcDtype)c->type.dtype)->kind == 'f';
-}
+static inline bool cc_gen_cuda_share(const CcLoopCheck *c) { return cc_dtype_is_float(c->type.dtype); }
 /* -> number of 8-byte fields */
 int cc_gen_cuda_fields(const CcLoop *loop, const CcCudaPlan *plan, CcCudaFields *out);
 

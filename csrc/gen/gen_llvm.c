@@ -65,8 +65,8 @@ static void add_call(CcEmit *e, const char *name, const char *type, int arity, c
 
 void cc_emit_intrinsic(CcEmit *e, const char *name, CcDtype dt, int arity, const CcRef *x, CcRef out) {
     char full[64];
-    const char *suffix = cc_dtype_info(dt)->kind == 'f' ? "f" : "i", *type = cc_emit_type(e, dt);
-    snprintf(full, sizeof full, "llvm.%s.v%d%s%d", name, e->lanes, suffix, cc_dtype_info(dt)->size * 8);
+    const char *suffix = cc_dtype_is_float(dt) ? "f" : "i", *type = cc_emit_type(e, dt);
+    snprintf(full, sizeof full, "llvm.%s.v%d%s%d", name, e->lanes, suffix, cc_dtype_size(dt) * 8);
     cc_emit_declare(e, full, "declare %s @%s(%s%s%s%s%s)\n", type, full, type, arity > 1 ? ", " : "",
                     arity > 1 ? type : "", arity > 2 ? ", " : "", arity > 2 ? type : "");
     add_call(e, full, type, arity, x, out);
@@ -98,7 +98,7 @@ static void define_by_lanes(CcEmit *e, const char *name, const char *scalar, CcD
 /* A vector function's name in the x86-64 vector ABI: _ZGV, instruction set, N (unmasked), lanes, one v per operand. ->
  * does libmvec have it? */
 static bool vector_name(const CcEmit *e, const char *function, CcDtype dt, int arity, char *name, size_t n) {
-    const int bytes = e->lanes * cc_dtype_info(dt)->size;
+    const int bytes = e->lanes * cc_dtype_size(dt);
     snprintf(name, n, "_ZGV%cN%d%s_%s%s",
              bytes == 64   ? 'e'
              : bytes == 32 ? 'd'
@@ -243,8 +243,8 @@ int cc_emit_scalar(CcEmit *e, CcScalarId op, CcDtype dt, const CcRef *x, CcRef o
 static void emit_count(CcEmit *e, CcDtype dt, CcRef out) {
     const char *v = cc_emit_type(e, dt);
     CcRef one, put;
-    if (cc_dtype_info(dt)->kind == 'f') cc_emit_op(e, one, "sitofp i64 %%count to %s", element_type(dt));
-    else if (cc_dtype_info(dt)->size < 8) cc_emit_op(e, one, "trunc i64 %%count to %s", element_type(dt));
+    if (cc_dtype_is_float(dt)) cc_emit_op(e, one, "sitofp i64 %%count to %s", element_type(dt));
+    else if (cc_dtype_size(dt) < 8) cc_emit_op(e, one, "trunc i64 %%count to %s", element_type(dt));
     else strcpy(one, "%count");
     cc_emit_op(e, put, "insertelement %s poison, %s %s, i32 0", v, element_type(dt), one);
     cc_emit_op(e, out, "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v, put, v, e->lanes);
@@ -255,7 +255,7 @@ int cc_emit_node(CcEmit *e, int i) {
     const CcDtype dt = (CcDtype)n->dtype;
     char *out = e->ref[i];
     if (n->op == CC_S_konst) {
-        if (cc_dtype_info(dt)->kind == 'f') cc_emit_number(dt, cc_loop_number(n->bits), out);
+        if (cc_dtype_is_float(dt)) cc_emit_number(dt, cc_loop_number(n->bits), out);
         else snprintf(out, sizeof(CcRef), "splat (%s %lld)", element_type(dt), (long long)n->bits);
         return 0;
     }
@@ -271,7 +271,7 @@ int cc_emit_node(CcEmit *e, int i) {
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
     CcRef x[3] = {"", "", ""};
     for (int k = 0; k < info->arity; k++) strcpy(x[k], e->ref[n->a[k]]);
-    if ((n->op == CC_S_div || n->op == CC_S_rem) && cc_dtype_info(dt)->kind != 'f') emit_divisor(e, dt, x[1]);
+    if ((n->op == CC_S_div || n->op == CC_S_rem) && !cc_dtype_is_float(dt)) emit_divisor(e, dt, x[1]);
     return cc_emit_scalar(e, (CcScalarId)n->op, info->kind == 'C' ? (CcDtype)e->loop->node[n->a[0]].dtype : dt,
                           (const CcRef *)x, out);
 }
@@ -283,7 +283,7 @@ void cc_emit_loaded(CcEmit *e, CcDtype dt, CcRef ref) {
 void cc_emit_broadcast(CcEmit *e, CcDtype dt, const char *at, CcRef out) {
     const char *m = memory_type(dt), *v = cc_emit_vector(e, m);
     CcRef one, put;
-    cc_emit_op(e, one, "load %s, ptr %s, align %d", m, at, cc_dtype_info(dt)->size);
+    cc_emit_op(e, one, "load %s, ptr %s, align %d", m, at, cc_dtype_size(dt));
     cc_emit_op(e, put, "insertelement %s poison, %s %s, i32 0", v, m, one);
     cc_emit_op(e, out, "shufflevector %s %s, %s poison, <%d x i32> zeroinitializer", v, put, v, e->lanes);
     cc_emit_loaded(e, dt, out);
@@ -302,7 +302,7 @@ void cc_emit_load_each(CcEmit *e, CcDtype dt, int access, const char *row, const
     for (int i = 0; i < e->lanes; i++) {
         if (i && i % 4 == 0) cc_emit_op(e, at, "getelementptr i8, ptr %s, i64 %s", at, step[4]);
         if (i % 4) cc_emit_op(e, near, "getelementptr i8, ptr %s, i64 %s", at, step[i % 4]);
-        cc_emit_op(e, x, "load %s, ptr %s, align %d", m, i % 4 ? near : at, cc_dtype_info(dt)->size);
+        cc_emit_op(e, x, "load %s, ptr %s, align %d", m, i % 4 ? near : at, cc_dtype_size(dt));
         cc_emit_op(e, all, "insertelement %s %s, %s %s, i32 %d", v, all, m, x, i);
     }
     snprintf(out, sizeof(CcRef), "%s", all);
@@ -332,7 +332,7 @@ void cc_emit_reverse(CcEmit *e, const char *v, CcRef x) {
 
 void cc_emit_gather(CcEmit *e, CcDtype dt, const char *pointers, const char *mask, CcRef out) {
     const char *m = cc_emit_memory(dt), *v = cc_emit_vector(e, m);
-    const int size = cc_dtype_info(dt)->size, n = e->lanes;
+    const int size = cc_dtype_size(dt), n = e->lanes;
     char name[64];
     snprintf(name, sizeof name, "llvm.masked.gather.v%d%c%d.v%dp0", n, m[0] == 'i' ? 'i' : 'f', size * 8, n);
     cc_emit_declare(e, name, "declare %s @%s(<%d x ptr>, i32, <%d x i1>, %s)\n", v, name, n, n, v);
@@ -369,7 +369,7 @@ static int choose_lanes(const CcLoop *loop, const CcTarget *target) {
     int widest = 1;
     if (!loop->reduces) cc_gen_invariant(loop, invariant);
     for (int i = 0; i < loop->n_node; i++)
-        if (!invariant[i]) widest = CC_MAX(widest, cc_dtype_info((CcDtype)loop->node[i].dtype)->size);
+        if (!invariant[i]) widest = CC_MAX(widest, cc_dtype_size(loop->node[i].dtype));
     return CC_MAX(2, target->vector_bytes / widest);
 }
 

@@ -441,7 +441,7 @@ int cc_math_expand(CcEmit *e, const char *name, CcDtype dt, const CcRef *x, CcRe
     }
     if (strcmp(name, "not") == 0) {
         cc_emit_op(e, out, "xor %s %s, splat (i%d -1)", cc_emit_type(e, dt), x[0],
-                   dt == CC_DT_BOOL ? 1 : cc_dtype_info(dt)->size * 8);
+                   dt == CC_DT_BOOL ? 1 : cc_dtype_size(dt) * 8);
         return 0;
     }
     if (strcmp(name, "abs") == 0) {

@@ -40,7 +40,7 @@ typedef struct Point {
 
 static const CcLoopAccess *access_of(const Point *p, int k) { return &p->loop->access[k]; }
 static const char *memory_of(const Point *p, int k) { return cc_emit_memory((CcDtype)access_of(p, k)->dtype); }
-static int size_of(const Point *p, int k) { return cc_dtype_info((CcDtype)access_of(p, k)->dtype)->size; }
+static int size_of(const Point *p, int k) { return cc_dtype_size(access_of(p, k)->dtype); }
 
 /* Are its elements contiguous, in either direction? */
 static bool dense(const CcLoopAccess *a) { return a->step == CC_STEP_ONE || a->step == CC_STEP_BACK; }

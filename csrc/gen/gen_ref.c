@@ -47,10 +47,10 @@ static const RefFn TABLE[] = {
 #undef CC_SCALAR
 };
 
-static char type_of(CcDtype dt) { return dt == CC_DT_F64 ? 'd' : cc_dtype_info(dt)->kind == 'f' ? 's' : 'i'; }
+static char type_of(CcDtype dt) { return dt == CC_DT_F64 ? 'd' : cc_dtype_is_float(dt) ? 's' : 'i'; }
 
 static int64_t wrap(CcDtype dt, int64_t v) {
-    const int size = cc_dtype_info(dt)->size;
+    const int size = cc_dtype_size(dt);
     if (dt == CC_DT_BOOL) return v & 1;
     if (size == 8) return v;
     if (cc_dtype_info(dt)->kind == 'u') return v & ((INT64_C(1) << size * 8) - 1);
@@ -60,7 +60,7 @@ static int64_t wrap(CcDtype dt, int64_t v) {
 /* Cells of bf16 and f16 hold f32. */
 static void read_one(CcDtype dt, const char *p, Cell *out) {
     int64_t v = 0;
-    memcpy(&v, p, cc_dtype_info(dt)->size);
+    memcpy(&v, p, cc_dtype_size(dt));
     if (cc_dtype_is_half(dt)) out->f = cc_dtype_widen(dt, (uint16_t)v);
     else if (dt == CC_DT_F32) memcpy(&out->f, &v, sizeof out->f);
     else out->i = dt == CC_DT_F64 ? v : dt == CC_DT_BOOL ? v != 0 : wrap(dt, v);
@@ -70,12 +70,12 @@ static void write_one(CcDtype dt, Cell x, char *p) {
     int64_t v = x.i;
     if (cc_dtype_is_half(dt)) v = cc_dtype_narrow(dt, x.f);
     else if (dt == CC_DT_F32) memcpy(&v, &x.f, sizeof x.f);
-    memcpy(p, &v, (size_t)cc_dtype_info(dt)->size);
+    memcpy(p, &v, (size_t)cc_dtype_size(dt));
 }
 
 static int64_t step_of(const CcKernelArg *arg, int access, const CcLoopAccess *info) {
-    return info->step == CC_STEP_ONE    ? cc_dtype_info((CcDtype)info->dtype)->size
-           : info->step == CC_STEP_BACK ? -cc_dtype_info((CcDtype)info->dtype)->size
+    return info->step == CC_STEP_ONE    ? cc_dtype_size(info->dtype)
+           : info->step == CC_STEP_BACK ? -cc_dtype_size(info->dtype)
            : info->step == CC_STEP_ZERO ? 0
                                         : arg->a[access].step;
 }
@@ -128,7 +128,7 @@ static Cell combine(const CcLoopAccess *info, const char *at, Cell x) {
 /* Scatters in order, as several elements may share a destination. */
 static void put(const CcKernelArg *arg, int access, const CcLoopAccess *info, int64_t row, int64_t at, const Cell *in,
                 const Cell *where, int n) {
-    const int64_t size = cc_dtype_info((CcDtype)info->dtype)->size, step = step_of(arg, access, info);
+    const int64_t size = cc_dtype_size(info->dtype), step = step_of(arg, access, info);
     for (int k = 0; k < n; k++) {
         char *p = arg->a[access].at + row * arg->a[access].row + (at + k) * step + where[k].i * size;
         write_one((CcDtype)info->dtype, combine(info, p, in[k]), p);

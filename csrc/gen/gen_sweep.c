@@ -296,7 +296,7 @@ static int down_columns(CcSweep *s) {
 static int copies_of_total(const CcSweep *s) { return s->loop->columns ? s->copies : 1; }
 static bool by_kahan(const CcSweep *s, int j) {
     const CcLoopNode *n = &s->loop->node[s->reduction[j]];
-    return n->op == CC_S_rsum && cc_dtype_info((CcDtype)n->dtype)->kind == 'f';
+    return n->op == CC_S_rsum && cc_dtype_is_float(n->dtype);
 }
 
 /* Kahan: total += chunk; the rounding error is subtracted from the next chunk. An infinite total has no error. */
@@ -543,7 +543,7 @@ static void store_rows(CcSweep *s) {
         cc_emit_op(s->e, x, "extractelement %s %s, i32 0", cc_emit_type(s->e, (CcDtype)a->dtype), s->ref[0][a->node]);
         if (a->dtype == CC_DT_BOOL) cc_emit_op(s->e, x, "zext i1 %s to i8", x);
         TEXT("  store %s %s, ptr %s, align %d\n", cc_emit_memory((CcDtype)a->dtype), x, s->at[k],
-             cc_dtype_info((CcDtype)a->dtype)->size);
+             cc_dtype_size(a->dtype));
     }
 }
 

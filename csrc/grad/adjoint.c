@@ -73,13 +73,8 @@ int cc_adjoint_reshaped(Adjoint *a, int v, const CcType *shape) {
 }
 
 int cc_adjoint_swapped(Adjoint *a, int v, int d, int e) {
-    CcType t = *type_of(a, v);
+    CcType t = cc_type_swapped(type_of(a, v), d, e);
     t.requires_grad = 0;
-    const int64_t size = t.size[d], stride = t.stride[d];
-    t.size[d] = t.size[e];
-    t.stride[d] = t.stride[e];
-    t.size[e] = size;
-    t.stride[e] = stride;
     return make(a, transpose, &t, .x = value_of(v), .dim0 = int_of(d), .dim1 = int_of(e));
 }
 

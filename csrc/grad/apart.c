@@ -47,10 +47,10 @@ static void find_results(CcParts *p) {
     for (int i = g->node.n - 1; i >= 0; i--) {
         const bool unknown = unite_results(p, &g->node.at[i], of);
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind != CC_IN_VALUE || !cc_rules_needs(g, o->value)) continue;
-            for (int w = 0; w < p->words; w++) results_of(p, o->value)[w] |= of[w];
-            p->unknown[o->value] = p->unknown[o->value] || unknown;
+            const int x = cc_graph_value(g, &g->node.at[i], k);
+            if (x < 0 || !cc_rules_needs(g, x)) continue;
+            for (int w = 0; w < p->words; w++) results_of(p, x)[w] |= of[w];
+            p->unknown[x] = p->unknown[x] || unknown;
         }
     }
     free(of);
@@ -116,8 +116,8 @@ static void find_needed(Parts *d) {
         bool mixed;
         const int least = of_node(d, node_at(d, i), &mixed);
         for (int k = 0; k < node_at(d, i)->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(d->g, node_at(d, i), k);
-            if (o->kind == CC_IN_VALUE) merge(d, o->value, least, mixed);
+            const int value = cc_graph_value(d->g, node_at(d, i), k);
+            if (value >= 0) merge(d, value, least, mixed);
         }
     }
 }
@@ -129,8 +129,8 @@ static bool expose_forks(const Parts *d, bool *exposed) {
     for (int i = 0; i < d->s->node.n; i++) {
         if (of_node(d, node_at(d, i), &mixed) < 0 || mixed) continue;
         for (int k = 0; k < node_at(d, i)->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(d->g, node_at(d, i), k);
-            if (o->kind == CC_IN_VALUE) leaves[o->value] = true;
+            const int value = cc_graph_value(d->g, node_at(d, i), k);
+            if (value >= 0) leaves[value] = true;
         }
     }
     for (int i = 0; i < d->s->node.n; i++)
@@ -151,8 +151,8 @@ static void place_nodes(const Parts *d, int *part) {
         const int least = of_node(d, n, &mixed);
         int at = CC_MAX(least, 0);
         for (int k = 0; least < 0 && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(d->g, n, k);
-            if (o->kind == CC_IN_VALUE) at = CC_MAX(at, of[o->value]);
+            const int v = cc_graph_value(d->g, n, k);
+            if (v >= 0) at = CC_MAX(at, of[v]);
         }
         part[d->s->node.at[i]] = at;
         for (int k = 0; k < n->n_out; k++) of[n->out0 + k] = at;

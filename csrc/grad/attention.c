@@ -43,7 +43,7 @@ static bool is_regular(const CcGraph *g, const Attention *in) {
 
 static double scale_of(const Adjoint *a, const Attention *in) {
     const CcType *q = type_of(a, in->q.value);
-    return in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q->size[q->ndim - 1]) : number_of(&in->scale);
+    return in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q->size[q->ndim - 1]) : cc_operand_number(&in->scale);
 }
 
 static int widened(Adjoint *a, int v) {

@@ -21,8 +21,8 @@ static bool is_own(const CcGraph *g, int node, CcOperand o) {
     if (o.kind != CC_IN_VALUE || g->val.at[o.value].def >= 0) return false;
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *p = cc_graph_operand(g, &g->node.at[i], k);
-            reads += p->kind == CC_IN_VALUE && p->value == o.value ? 1 + (i != node) : 0;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            reads += v >= 0 && v == o.value ? 1 + (i != node) : 0;
         }
     return reads == 1;
 }
@@ -36,7 +36,7 @@ static bool understand(const CcGraph *g, int node, CcIn_batch_norm_train *in) {
     const bool moves = in->mean.kind == CC_IN_VALUE;
     if (cc_dtype_is_half(x->dtype) && in->weight.kind == CC_IN_NONE && !moves)
         return false; /* then torch's are not f32 */
-    if (x->ndim < 2 || x->device != 1 || cc_dtype_info((CcDtype)x->dtype)->kind != 'f' || x->dtype != y->dtype ||
+    if (x->ndim < 2 || x->device != 1 || !cc_dtype_is_float(x->dtype) || x->dtype != y->dtype ||
         !cc_type_same_shape(x, y) || cc_type_numel(x) == 0 || in->eps.kind != CC_IN_FLOAT ||
         moves != (in->var.kind == CC_IN_VALUE) || n->flags != (moves ? CC_N_WRITES : 0))
         return false;

@@ -17,17 +17,13 @@ static CcOperand shaped(Adjoint *a, CcOperand o, const CcType *t) {
 }
 
 static CcType with_dim(const CcType *t, int dim) {
-    CcType out = *t;
-    for (int d = out.ndim++; d > dim; d--) out.size[d] = t->size[d - 1];
-    out.size[dim] = 1;
+    CcType out = cc_type_with_dim(t, dim);
     cc_type_make_contiguous(&out);
     return out;
 }
 
 static CcType without_dim(const CcType *t, int dim) {
-    CcType out = *t;
-    out.ndim--;
-    for (int d = 0; d < out.ndim; d++) out.size[d] = t->size[d + (d >= dim)];
+    CcType out = cc_type_without_dim(t, dim);
     cc_type_make_contiguous(&out);
     return out;
 }
@@ -141,11 +137,11 @@ static int soft_cross_entropy(Adjoint *a, const Loss *l) {
 static int cross_entropy(Adjoint *a, const CcNode *n) {
     CcIn_cross_entropy in;
     if (!cc_in_cross_entropy(a->g, n, &in)) return -1;
-    Loss l = {in.x, in.target, in.weight, in.ignored, in.reduction.i, number_of(&in.smoothing), 0, {0}};
+    Loss l = {in.x, in.target, in.weight, in.ignored, in.reduction.i, cc_operand_number(&in.smoothing), 0, {0}};
     if (!fits(a, &l, type_of(a, n->out0)->dtype)) return -1;
     if (has_classes(a, &l)) return hard_cross_entropy(a, &l);
     const CcType x = dense(a, l.x), t = dense(a, l.target);
-    if (!is_float(&t) || t.dtype != x.dtype || !cc_type_same_shape(&t, &x)) return -1;
+    if (!cc_dtype_is_float(t.dtype) || t.dtype != x.dtype || !cc_type_same_shape(&t, &x)) return -1;
     return soft_cross_entropy(a, &l);
 }
 
@@ -181,8 +177,8 @@ static int bce_loss(Adjoint *a, const CcNode *n) {
 
 static bool has_rows(const Adjoint *a, const CcNode *n, CcOperand x, int64_t reduction) {
     const CcType t = dense(a, x);
-    return t.ndim >= 1 && is_float(&t) && t.dtype == type_of(a, n->out0)->dtype && cc_type_numel(&t) > 0 &&
-           reduction >= LOSS_NONE && reduction <= LOSS_SUM;
+    return t.ndim >= 1 && cc_dtype_is_float(t.dtype) && t.dtype == type_of(a, n->out0)->dtype &&
+           cc_type_numel(&t) > 0 && reduction >= LOSS_NONE && reduction <= LOSS_SUM;
 }
 
 static bool alike(const Adjoint *a, CcOperand x, CcOperand y) {
@@ -214,7 +210,7 @@ static int triplet_margin(Adjoint *a, const CcNode *n) {
     if (!cc_in_triplet_margin(a->g, n, &in) || !has_rows(a, n, in.anchor, in.reduction.i) ||
         !alike(a, in.anchor, in.positive) || !alike(a, in.anchor, in.negative))
         return -1;
-    const double power = number_of(&in.p);
+    const double power = cc_operand_number(&in.p);
     if (power != 1 && power != 2) return -1;
     const CcOpId distance = power == 1 ? CC_OP_pairwise_l1 : CC_OP_pairwise_distance;
     const CcType rows = rows_of(a, in.anchor);
@@ -230,7 +226,7 @@ static int triplet_margin(Adjoint *a, const CcNode *n) {
 static int multi_margin(Adjoint *a, const CcNode *n) {
     CcIn_multi_margin in;
     if (!cc_in_multi_margin(a->g, n, &in) || !has_rows(a, n, in.x, in.reduction.i)) return -1;
-    const double power = number_of(&in.p);
+    const double power = cc_operand_number(&in.p);
     Loss l = {in.x, in.target, in.weight, int_of(-1), in.reduction.i, 0, 0, {0}};
     if ((power != 1 && power != 2) || !fits(a, &l, type_of(a, n->out0)->dtype) || !has_classes(a, &l) ||
         type_of(a, in.x.value)->ndim > 2)
@@ -349,7 +345,8 @@ static void follow(Adjoint *a, int first) {
         bool any = false;
         for (int k = 0; k < node->n_in && node->op != CC_OP_detach; k++)
             any = any || wants(a, *cc_graph_operand(a->g, node, k));
-        for (int k = 0; k < node->n_out; k++) a->wanted[node->out0 + k] = any && is_float(type_of(a, node->out0 + k));
+        for (int k = 0; k < node->n_out; k++)
+            a->wanted[node->out0 + k] = any && cc_dtype_is_float(type_of(a, node->out0 + k)->dtype);
     }
 }
 

@@ -28,7 +28,7 @@ static void settle(CcNode *n) {
 }
 
 static bool is_plain_float(const CcType *t) {
-    return t->ndim >= 0 && t->device == 1 && cc_dtype_info((CcDtype)t->dtype)->kind == 'f' && cc_type_numel(t) > 0;
+    return t->ndim >= 0 && t->device == 1 && cc_dtype_is_float(t->dtype) && cc_type_numel(t) > 0;
 }
 
 static void split_dropout(CcGraph *g, int node, const CcDraw *d) {
@@ -54,7 +54,7 @@ static void split_layers(CcGraph *g, int node) {
     CcIn_layers_dropout in;
     const CcNode *n = &g->node.at[node];
     if (!cc_in_layers_dropout(g, n, &in) || in.layers.kind != CC_IN_INT || in.layers.i < 1) return;
-    if (!(number_of(&in.p) > 0 && number_of(&in.p) < 1)) return; /* eager draws nothing */
+    if (!(cc_operand_number(&in.p) > 0 && cc_operand_number(&in.p) < 1)) return; /* eager draws nothing */
     const CcType y = g->val.at[n->out0].type;
     if (y.ndim != 3 || !is_plain_float(&y)) return;
     const bool turned = in.batch_first.i != 0;
@@ -62,7 +62,7 @@ static void split_layers(CcGraph *g, int node) {
     layer.size[0] = y.size[turned];
     layer.size[1] = y.size[!turned];
     cc_type_make_contiguous(&layer);
-    const double keep = 1 - number_of(&in.p);
+    const double keep = 1 - cc_operand_number(&in.p);
     CC_VEC(CcOperand) to = {0};
     cc_vec_push(&to, in.x);
     for (int i = 0; i < in.states.n; i++) cc_vec_push(&to, *cc_graph_operand(g, n, in.states.first + i));

@@ -114,7 +114,7 @@ void cc_function_split(CcGraph *g) {
 static int seed_of(Adjoint *a, const CcFunction *f, int k, int grad) {
     CcType t = f->graph->val.at[f->n_in + k].type;
     t.requires_grad = 0;
-    if (grad < 0) return emit(a, CC_OP_fill, &t, is_float(&t) ? float_of(0) : int_of(0));
+    if (grad < 0) return emit(a, CC_OP_fill, &t, cc_dtype_is_float(t.dtype) ? float_of(0) : int_of(0));
     return cc_type_same_layout(type_of(a, grad), &t) ? grad : emit(a, CC_OP_copy, &t, value_of(grad));
 }
 

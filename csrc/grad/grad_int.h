@@ -17,12 +17,9 @@ static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE
 static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
 static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
 static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
-static inline double number_of(const CcOperand *o) { return o->kind == CC_IN_FLOAT ? o->f : (double)o->i; }
-static inline bool is_float(const CcType *t) { return cc_dtype_info((CcDtype)t->dtype)->kind == 'f'; }
 
-static inline CcType *type_of(const Adjoint *a, int value) {
-    return &a->g->val.at[value].type;
-} /* until the next node */
+/* Valid until the next node is made. */
+static inline CcType *type_of(const Adjoint *a, int value) { return &a->g->val.at[value].type; }
 static inline bool wants(const Adjoint *a, CcOperand o) { return o.kind == CC_IN_VALUE && a->wanted[o.value]; }
 
 /* ---- adjoint.c: nodes with one result. -> the result ---- */

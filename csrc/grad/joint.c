@@ -35,8 +35,8 @@ static void find_wanted(Adjoint *a, const CcStage *s, const bool *wanted) {
         const CcNode *n = &a->g->node.at[i];
         bool any = false;
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(a->g, n, k);
-            any = any || (o->kind == CC_IN_VALUE && a->wanted[o->value]);
+            const int v = cc_graph_value(a->g, n, k);
+            any = any || (v >= 0 && a->wanted[v]);
         }
         for (int k = 0; k < n->n_out; k++) a->wanted[n->out0 + k] = any && cc_rules_needs(a->g, n->out0 + k);
         if (any && cc_function_is_mark(n)) cc_function_wants(a, n);
@@ -117,8 +117,8 @@ static void find_live(const CcGraph *g, int n_forward, const CcJoint *j, bool *l
         const CcNode *n = &g->node.at[i];
         for (int k = 0; k < n->n_out; k++) live[i] = live[i] || read[n->out0 + k];
         for (int k = 0; live[i] && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            if (o->kind == CC_IN_VALUE) read[o->value] = true;
+            const int v = cc_graph_value(g, n, k);
+            if (v >= 0) read[v] = true;
         }
     }
     free(read);
@@ -128,8 +128,8 @@ static void find_saved(Cut *c, const bool *live) {
     for (int i = c->n_forward; i < c->g->node.n; i++) {
         const CcNode *n = &c->g->node.at[i];
         for (int k = 0; live[i] && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(c->g, n, k);
-            if (o->kind == CC_IN_VALUE) need(c, o->value, n->checkpoint);
+            const int v = cc_graph_value(c->g, n, k);
+            if (v >= 0) need(c, v, n->checkpoint);
         }
     }
 }
@@ -140,13 +140,13 @@ enum { MOST_REPEATED = 4 }; /* nodes for one value */
 
 /* An op that costs little more than writing its result: the backward computes it in the loop that reads it. */
 static bool is_cheap(const CcNode *n) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     return (kind == CC_K_POINTWISE || kind == CC_K_NORM) && n->flags == 0 && n->n_out == 1;
 }
 
 /* Eager saves the operands of a norm, if one of them has a gradient; else code may write to them. */
 static bool saves_operands(const CcGraph *g, const CcNode *n) {
-    return cc_op_info((CcOpId)n->op)->kind == CC_K_NORM && cc_rules_needs(g, n->out0);
+    return cc_node_kind(n) == CC_K_NORM && cc_rules_needs(g, n->out0);
 }
 
 static bool may_save(const Cut *c, const CcNode *n, int value) {
@@ -162,10 +162,10 @@ static int repeats(const Cut *c, int value) {
         return MOST_REPEATED + 1;
     int count = cc_op_is_view(n->op) ? 0 : 1;
     for (int k = 0; k < n->n_in && count <= MOST_REPEATED; k++) {
-        const CcOperand *o = cc_graph_operand(c->g, n, k);
-        if (o->kind != CC_IN_VALUE || may_save(c, n, o->value)) continue;
-        const int from = c->g->val.at[o->value].def;
-        if (from < 0 || !c->again[from]) count += repeats(c, o->value);
+        const int v = cc_graph_value(c->g, n, k);
+        if (v < 0 || may_save(c, n, v)) continue;
+        const int from = c->g->val.at[v].def;
+        if (from < 0 || !c->again[from]) count += repeats(c, v);
     }
     return count;
 }
@@ -176,10 +176,10 @@ static void repeat(Cut *c, int value) {
     c->saved[value] = false;
     c->again[def] = true;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(c->g, n, k);
-        if (o->kind != CC_IN_VALUE) continue;
-        if (may_save(c, n, o->value)) c->saved[o->value] = true;
-        else if (!c->again[c->g->val.at[o->value].def]) repeat(c, o->value);
+        const int v = cc_graph_value(c->g, n, k);
+        if (v < 0) continue;
+        if (may_save(c, n, v)) c->saved[v] = true;
+        else if (!c->again[c->g->val.at[v].def]) repeat(c, v);
     }
 }
 
@@ -199,10 +199,10 @@ static void find_leaving(Cut *c) {
     const CcGraph *g = c->g;
     for (int i = 0; i < c->n_forward; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            const int def = o->kind == CC_IN_VALUE ? g->val.at[o->value].def : -1;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            const int def = v >= 0 ? g->val.at[v].def : -1;
             if (def < 0 || g->node.at[def].checkpoint == 0) continue;
-            if (g->node.at[def].checkpoint != g->node.at[i].checkpoint) c->leaves[o->value] = true;
+            if (g->node.at[def].checkpoint != g->node.at[i].checkpoint) c->leaves[v] = true;
         }
 }
 
@@ -225,9 +225,9 @@ static void repeat_checkpoints(Cut *c) {
             c->again[i] = true;
         }
         for (int k = 0; c->again[i] && n->checkpoint != 0 && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(c->g, n, k);
-            if (o->kind == CC_IN_VALUE)
-                need(c, o->value, n->checkpoint); /* what an earlier node of the inside makes is repeated in turn */
+            const int value = cc_graph_value(c->g, n, k);
+            if (value >= 0)
+                need(c, value, n->checkpoint); /* what an earlier node of the inside makes is repeated in turn */
         }
     }
 }
@@ -295,8 +295,8 @@ static void list_behind(const CcGraph *g, int node, bool *left, Nodes *out) {
     if (!left[node]) return;
     left[node] = false;
     for (int k = 0; k < g->node.at[node].n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, &g->node.at[node], k);
-        const int def = o->kind == CC_IN_VALUE ? g->val.at[o->value].def : -1;
+        const int v = cc_graph_value(g, &g->node.at[node], k);
+        const int def = v >= 0 ? g->val.at[v].def : -1;
         if (def >= 0) list_behind(g, def, left, out);
     }
     cc_vec_push(out, node);
@@ -324,8 +324,8 @@ static void save_weights(Cut *c) {
         const int at = weight_at((CcOpId)n->op);
         if (cc_function_is_mark(n)) cc_function_kept(c->g, n, kept);
         if (at < 0 || at >= n->n_in || !cc_rules_needs(c->g, n->out0)) continue;
-        const CcOperand *o = cc_graph_operand(c->g, n, at);
-        if (o->kind == CC_IN_VALUE) kept[o->value] = true;
+        const int value = cc_graph_value(c->g, n, at);
+        if (value >= 0) kept[value] = true;
     }
     for (int v = 0; v < c->g->val.n; v++) c->saved[v] = c->saved[v] || (kept[v] && c->exists[v]);
     free(kept);
@@ -407,7 +407,7 @@ void cc_joint_spell(CcGraph *g) {
     bool recurrent = false;
     cc_function_split(g);
     cc_casts_split(g);
-    for (int i = 0; i < g->node.n; i++) recurrent |= cc_op_info((CcOpId)g->node.at[i].op)->kind == CC_K_RNN;
+    for (int i = 0; i < g->node.n; i++) recurrent |= cc_node_kind(&g->node.at[i]) == CC_K_RNN;
     if (!recurrent) return;
     cc_recurrent_split(g);
     cc_cell_split(g);

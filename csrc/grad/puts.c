@@ -217,13 +217,8 @@ static bool select_scatter(Adjoint *a, const CcNode *n) {
     if (!cc_in_select_scatter(a->g, n, &in)) return false;
     const CcType x = dense(a, in.x.value), part = dense(a, in.source.value);
     const int dim = cc_graph_dim(&x, &in.dim);
-    CcType t = *type_of(a, g);
     if (dim < 0) return false;
-    t.ndim--;
-    for (int d = dim; d < t.ndim; d++) {
-        t.size[d] = t.size[d + 1];
-        t.stride[d] = t.stride[d + 1];
-    }
+    const CcType t = cc_type_without_dim(type_of(a, g), dim);
     if (wants(a, in.source))
         cc_adjoint_add(a, in.source.value,
                        written(a, make(a, select, &t, .x = value_of(g), .dim = int_of(dim), .index = in.index)));

@@ -14,7 +14,7 @@ static CcOperand operand_of(const CcGraph *g, const CcNode *n, int i) { return *
 
 /* All in f32, without projections. */
 static bool read_layers(const CcGraph *g, const CcNode *n, CcRoles *l) {
-    if (cc_op_info((CcOpId)n->op)->kind != CC_K_RNN || !cc_roles_read(g, n, l)) return false;
+    if (cc_node_kind(n) != CC_K_RNN || !cc_roles_read(g, n, l)) return false;
     const CcOperand x = operand_of(g, n, CC_ROLE_X), w = operand_of(g, n, l->first + 1);
     if (x.kind != CC_IN_VALUE || w.kind != CC_IN_VALUE) return false;
     const CcType *of_x = &g->val.at[x.value].type, *y = &g->val.at[n->out0].type;

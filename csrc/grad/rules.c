@@ -86,7 +86,7 @@ static bool rows(Adjoint *a, const CcNode *n) {
 
 static int scaled(Adjoint *a, int v, CcOperand by) {
     const CcType t = cc_adjoint_dense(type_of(a, v));
-    return number_of(&by) == 1 && by.kind != CC_IN_NUMBER ? v : emit(a, CC_OP_mul, &t, value_of(v), by);
+    return cc_operand_number(&by) == 1 && by.kind != CC_IN_NUMBER ? v : emit(a, CC_OP_mul, &t, value_of(v), by);
 }
 
 /* Does torch compute this derivative in another way than the op's row, or not at all? */
@@ -107,7 +107,7 @@ static bool lerp(Adjoint *a, const CcNode *n) {
     const int g = a->grad[n->out0];
     if (weight.kind == CC_IN_VALUE) return rows(a, n);
     if (weight.kind == CC_IN_NUMBER || weight.value > 0) return false; /* it changes from call to call */
-    if (wants(a, from)) cc_adjoint_add_summed(a, from.value, scaled(a, g, float_of(1 - number_of(&weight))));
+    if (wants(a, from)) cc_adjoint_add_summed(a, from.value, scaled(a, g, float_of(1 - cc_operand_number(&weight))));
     if (wants(a, to)) cc_adjoint_add_summed(a, to.value, scaled(a, g, weight));
     return true;
 }
@@ -115,7 +115,7 @@ static bool lerp(Adjoint *a, const CcNode *n) {
 /* The norm of order 0 counts elements; its operand has no gradient, not even zeros. */
 static bool norm(Adjoint *a, const CcNode *n) {
     const CcOperand order = *cc_graph_operand(a->g, n, 1);
-    return (order.kind != CC_IN_NUMBER && number_of(&order) == 0) || rows(a, n);
+    return (order.kind != CC_IN_NUMBER && cc_operand_number(&order) == 0) || rows(a, n);
 }
 
 /* clamp with one bound differs from clamp_min and clamp_max in nothing but the numbers of its operands. */
@@ -291,11 +291,8 @@ static bool is_skipped(const CcType *t) { return t->ndim == 1 && t->size[0] == 0
 
 /* vstack, column_stack and dstack give vectors and matrices the dim along which they join them. */
 static CcType with_new_dim(const CcType *t, int dim) {
-    CcType out = cc_adjoint_dense(t);
-    for (int d = out.ndim++; d > dim; d--) out.size[d] = out.size[d - 1];
-    out.size[dim] = 1;
-    cc_type_make_contiguous(&out);
-    return out;
+    const CcType out = cc_type_with_dim(t, dim);
+    return cc_adjoint_dense(&out);
 }
 
 static bool cat(Adjoint *a, const CcNode *n) {
@@ -595,14 +592,14 @@ bool cc_rules_apply(Adjoint *a, int node) {
 
 bool cc_rules_needs(const CcGraph *g, int value) {
     const CcType *t = &g->val.at[value].type;
-    return t->requires_grad && t->ndim >= 0 && is_float(t);
+    return t->requires_grad && t->ndim >= 0 && cc_dtype_is_float(t->dtype);
 }
 
 /* The first operand that is the same value as operand k. */
 static int first_use(const CcGraph *g, const CcNode *n, int k) {
     for (int i = 0; i < k; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE && o->value == cc_graph_operand(g, n, k)->value) return i;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && v == cc_graph_value(g, n, k)) return i;
     }
     return k;
 }
@@ -695,8 +692,8 @@ static bool backward_reads(const CcGraph *g, const CcNode *node, int from, int t
     if (to < 0) to = a.n_val;
     for (int i = n_forward; i < a.g->node.n && !reads; i++)
         for (int k = 0; k < a.g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(a.g, &a.g->node.at[i], k);
-            const int value = o->kind == CC_IN_VALUE ? copied_from(a.g, o->value, to) : -1;
+            const int v = cc_graph_value(a.g, &a.g->node.at[i], k);
+            const int value = v >= 0 ? copied_from(a.g, v, to) : -1;
             reads = reads || (value >= from && value < to);
         }
     drop(&a);
@@ -713,9 +710,9 @@ bool cc_rules_saves(const CcGraph *g, int node) {
 bool cc_rules_reads(const CcGraph *g, const CcNode *n, int value) {
     int at = 0;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind != CC_IN_VALUE || first_use(g, n, k) < k) continue;
-        if (o->value == value && (n->n_out == 0 || n->out0 != value) && backward_reads(g, n, at, at + 1)) return true;
+        const int v = cc_graph_value(g, n, k);
+        if (v < 0 || first_use(g, n, k) < k) continue;
+        if (v == value && (n->n_out == 0 || n->out0 != value) && backward_reads(g, n, at, at + 1)) return true;
         at++;
     }
     for (int k = 0; k < n->n_out; k++)

@@ -409,8 +409,8 @@ bool cc_spatial_nearest(Adjoint *a, const CcNode *n) {
     bool regular = true;
     for (int d = 0; d < dims; d++) {
         const CcOperand *o = &by[n_by - dims + d];
-        regular =
-            regular && (o->kind == CC_IN_NONE || number_of(o) * (double)t.size[2 + d] == (double)big->size[2 + d]);
+        regular = regular &&
+                  (o->kind == CC_IN_NONE || cc_operand_number(o) * (double)t.size[2 + d] == (double)big->size[2 + d]);
     }
     if (regular && add_copies(a, x, g)) return true;
     return resampled(a, n, n->op == CC_OP_upsample_exact ? CC_OP_upsample_exact_dx : CC_OP_upsample_nearest_dx, NULL,
@@ -465,9 +465,7 @@ bool cc_spatial_group_norm(Adjoint *a, const CcNode *n) {
         !fits_norm(a, in.weight, g) || !fits_norm(a, in.bias, g) || !same_dtype(a, in.x.value, g) ||
         cc_type_numel(&x) == 0)
         return false;
-    CcType all = x;
-    all.ndim++;
-    for (int d = x.ndim; d > 2; d--) all.size[d] = x.size[d - 1];
+    CcType all = cc_type_with_dim(&x, 2);
     all.size[1] = in.groups.i;
     all.size[2] = x.size[1] / in.groups.i;
     cc_type_make_contiguous(&all);

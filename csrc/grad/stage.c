@@ -27,8 +27,8 @@ static void find_exposed(Cut *c) {
     for (int v = 0; v < g->val.n; v++) c->exposed[v] = g->val.at[v].is_output;
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; c->host[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE) c->exposed[o->value] = true;
+            const int x = cc_graph_value(g, &g->node.at[i], k);
+            if (x >= 0) c->exposed[x] = true;
         }
 }
 
@@ -47,10 +47,10 @@ static bool is_counter(const CcGraph *g, const CcNode *n) {
     if (t->ndim != 0 || cc_dtype_info((CcDtype)t->dtype)->kind != 'i') return false;
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind != CC_IN_VALUE || g->val.at[o->value].type.dtype != t->dtype) continue;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            if (v < 0 || g->val.at[v].type.dtype != t->dtype) continue;
             const bool counts = k == 0 && g->node.at[i].flags == CC_N_WRITES && g->node.at[i].n_out == 0;
-            if (!counts || (o->value == x && &g->node.at[i] != n)) return false;
+            if (!counts || (v == x && &g->node.at[i] != n)) return false;
         }
     return true;
 }
@@ -60,8 +60,8 @@ static void place(Cut *c, int node) {
     const bool barrier = c->host[node] && n->flags & (CC_N_WRITES | CC_N_EFFECT) && !is_counter(c->g, n);
     int level = barrier ? c->most : c->least;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(c->g, n, k);
-        if (o->kind == CC_IN_VALUE) level = CC_MAX(level, ready(c, o->value));
+        const int v = cc_graph_value(c->g, n, k);
+        if (v >= 0) level = CC_MAX(level, ready(c, v));
     }
     if (cc_node_in_order(n)) level = c->random = CC_MAX(level, c->random);
     c->level[node] = level;
@@ -81,10 +81,10 @@ static void find_border(const Cut *c, int level, CcStage *s, bool *seen) {
     for (int i = 0; i < s->node.n; i++) {
         const CcNode *n = &g->node.at[s->node.at[i]];
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            if (o->kind != CC_IN_VALUE || seen[o->value] || within(c, o->value, level)) continue;
-            seen[o->value] = true;
-            cc_vec_push(&s->in, o->value);
+            const int v = cc_graph_value(g, n, k);
+            if (v < 0 || seen[v] || within(c, v, level)) continue;
+            seen[v] = true;
+            cc_vec_push(&s->in, v);
         }
     }
     for (int i = 0; i < s->in.n; i++) seen[s->in.at[i]] = false;
@@ -107,8 +107,8 @@ static void find_outputs(const Cut *c, CcStages *out) {
     for (int v = 0; v < g->val.n; v++) crosses[v] = c->exposed[v];
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE && !within(c, o->value, c->level[i])) crosses[o->value] = true;
+            const int value = cc_graph_value(g, &g->node.at[i], k);
+            if (value >= 0 && !within(c, value, c->level[i])) crosses[value] = true;
         }
     push_outputs(c, crosses, true, out);
     push_outputs(c, crosses, false, out);
@@ -125,8 +125,8 @@ static bool feeds_output(const Cut *c, const CcStage *s, int value, bool *depend
         const CcNode *n = &g->node.at[s->node.at[i]];
         bool any = false;
         for (int k = 0; k < n->n_in && !any; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            any = o->kind == CC_IN_VALUE && depends[o->value];
+            const int v = cc_graph_value(g, n, k);
+            any = v >= 0 && depends[v];
         }
         for (int k = 0; any && k < n->n_out; k++) depends[n->out0 + k] = true;
     }
@@ -153,11 +153,11 @@ static int64_t gradient_bytes(const Cut *c, int node, int level, bool *seen) {
     const CcGraph *g = c->g;
     int64_t bytes = 0;
     for (int k = 0; k < g->node.at[node].n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, &g->node.at[node], k);
-        if (o->kind != CC_IN_VALUE || seen[o->value] || within(c, o->value, level)) continue;
-        seen[o->value] = true;
-        const CcType *t = &g->val.at[o->value].type;
-        if (t->requires_grad) bytes += cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size;
+        const int v = cc_graph_value(g, &g->node.at[node], k);
+        if (v < 0 || seen[v] || within(c, v, level)) continue;
+        seen[v] = true;
+        const CcType *t = &g->val.at[v].type;
+        if (t->requires_grad) bytes += cc_type_numel(t) * cc_dtype_size(t->dtype);
     }
     return bytes;
 }
@@ -166,8 +166,8 @@ static int64_t gradient_bytes(const Cut *c, int node, int level, bool *seen) {
 static void count_reads(const Cut *c, const CcStage *s, int *reads) {
     for (int i = 0; i < s->node.n; i++)
         for (int k = 0; k < c->g->node.at[s->node.at[i]].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(c->g, &c->g->node.at[s->node.at[i]], k);
-            if (o->kind == CC_IN_VALUE) reads[o->value]++;
+            const int v = cc_graph_value(c->g, &c->g->node.at[s->node.at[i]], k);
+            if (v >= 0) reads[v]++;
         }
 }
 
@@ -183,9 +183,8 @@ static bool expose_waists(Cut *c, const CcStage *s, int level) {
         const CcNode *n = &g->node.at[s->node.at[i]];
         bytes += gradient_bytes(c, s->node.at[i], level, seen);
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            if (o->kind == CC_IN_VALUE && --reads[o->value] == 0 && within(c, o->value, level))
-                open -= g->val.at[o->value].type.requires_grad;
+            const int v = cc_graph_value(g, n, k);
+            if (v >= 0 && --reads[v] == 0 && within(c, v, level)) open -= g->val.at[v].type.requires_grad;
         }
         for (int k = 0; k < n->n_out; k++)
             if (reads[n->out0 + k] > 0) open += g->val.at[n->out0 + k].type.requires_grad;
@@ -263,8 +262,8 @@ static bool frees(const CcGraph *g, const CcStage *s, bool *flows) {
         bool through = false;
         for (int k = 0; k < n->n_out; k++) through = through || flows[n->out0 + k];
         for (int k = 0; through && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            if (o->kind == CC_IN_VALUE && cc_rules_needs(g, o->value)) flows[o->value] = true;
+            const int v = cc_graph_value(g, n, k);
+            if (v >= 0 && cc_rules_needs(g, v)) flows[v] = true;
         }
         any = any || (through && cc_rules_saves(g, s->node.at[i]));
     }

@@ -19,7 +19,7 @@ typedef struct Finder {
 } Finder;
 
 static bool keeps_apart(const CcNode *n) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     return kind != CC_K_HOST && kind != CC_K_VIEW && n->op != CC_OP_host && n->n_out == 1 && n->flags == 0;
 }
 
@@ -39,8 +39,7 @@ static CcNode pure_form(const CcGraph *g, const CcNode *n) {
 /* x.mul_(x): eager saves x, and writes to it. */
 static bool reads_target_again(const CcGraph *g, const CcNode *n) {
     for (int k = 1; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && o->value == cc_graph_source(g, n)) return true;
+        if (cc_graph_value(g, n, k) == cc_graph_source(g, n)) return true;
     }
     return false;
 }
@@ -73,10 +72,10 @@ static void visit(Finder *f, int node) {
     const int target = writes ? cc_graph_source(f->g, n) : -1;
     f->modes += (n->flags & CC_N_EFFECT) != 0;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(f->g, n, k);
-        if (o->kind != CC_IN_VALUE || o->value == target) continue;
-        note_read(f, n, o->value);
-        if (!writes && n->flags != 0) f->epoch[o->value] = 0;
+        const int v = cc_graph_value(f->g, n, k);
+        if (v < 0 || v == target) continue;
+        note_read(f, n, v);
+        if (!writes && n->flags != 0) f->epoch[v] = 0;
     }
     if (writes) cc_vec_push(&f->out->write, (CcVersion){node, target, -1});
     if (writes || keeps_apart(n)) note_result(f, n);

@@ -59,6 +59,36 @@ void cc_type_make_contiguous(CcType *t) {
     }
 }
 
+CcType cc_type_with_dim(const CcType *t, int dim) {
+    CcType out = *t;
+    for (int d = out.ndim++; d > dim; d--) {
+        out.size[d] = t->size[d - 1];
+        out.stride[d] = t->stride[d - 1];
+    }
+    out.size[dim] = 1;
+    out.stride[dim] = 0;
+    return out;
+}
+
+CcType cc_type_without_dim(const CcType *t, int dim) {
+    CcType out = *t;
+    out.ndim--;
+    for (int d = dim; d < out.ndim; d++) {
+        out.size[d] = t->size[d + 1];
+        out.stride[d] = t->stride[d + 1];
+    }
+    return out;
+}
+
+CcType cc_type_swapped(const CcType *t, int a, int b) {
+    CcType out = *t;
+    out.size[a] = t->size[b];
+    out.stride[a] = t->stride[b];
+    out.size[b] = t->size[a];
+    out.stride[b] = t->stride[a];
+    return out;
+}
+
 int64_t cc_type_extent(const CcType *t) {
     int64_t n = 1;
     for (int d = 0; d < t->ndim; d++) {

@@ -25,8 +25,8 @@ int cc_edit_reads(const CcGraph *g, int value) {
     int reads = 0;
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            reads += o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            reads += v >= 0 && cc_graph_base(g, v) == value;
         }
     return reads;
 }

@@ -292,7 +292,7 @@ const CcExpr *cc_op_expr_as(const CcGraph *g, const CcNode *node, CcOpId op) {
         if (CASES[i].op != op || CASES[i].operand >= node->n_in) continue;
         if (CASES[i].half && (g->gpu || !node->n_out || g->val.at[node->out0].type.dtype != CC_DT_F16)) continue;
         if (CASES[i].operand < 0) {
-            if (CASES[i].half || (node->n_out && cc_dtype_info((CcDtype)g->val.at[node->out0].type.dtype)->kind != 'f'))
+            if (CASES[i].half || (node->n_out && !cc_dtype_is_float(g->val.at[node->out0].type.dtype)))
                 return &parsed.special[i];
             continue;
         }

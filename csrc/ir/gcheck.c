@@ -39,9 +39,9 @@ static int check_broadcast(const CcGraph *g, int id, const CcNode *n, CcErr *err
     for (int i = 0; i < CC_MAX_DIMS; i++) size[i] = 1;
     int ndim = 0;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE || !reads(g, n, i)) continue;
-        const CcType *t = &g->val.at[o->value].type;
+        const int v = cc_graph_value(g, n, i);
+        if (v < 0 || !reads(g, n, i)) continue;
+        const CcType *t = &g->val.at[v].type;
         if (t->ndim < 0) return 0;
         any = true;
         ndim = CC_MAX(ndim, t->ndim);
@@ -105,7 +105,7 @@ static int check_rules(const CcGraph *g, int id, CcErr *err) {
 
 /* Byte range of a value's elements in memory, relative to its first element. */
 static void reach(const CcType *t, int64_t *from, int64_t *to) {
-    const int64_t each = cc_dtype_info((CcDtype)t->dtype)->size;
+    const int64_t each = cc_dtype_size(t->dtype);
     int64_t least = 0, most = 0;
     for (int d = 0; d < t->ndim; d++) {
         const int64_t step = (t->size[d] - 1) * t->stride[d];
@@ -157,7 +157,7 @@ static int check_sizes(const CcGraph *g, int id, const CcNode *n, CcErr *err) {
     CcType out;
     if (n->n_out != 1 || !cc_infer_node(g, id, g, &out)) return 0;
     const CcType *t = &g->val.at[n->out0].type;
-    const bool product = cc_op_info((CcOpId)n->op)->kind == CC_K_MATMUL;
+    const bool product = cc_node_kind(n) == CC_K_MATMUL;
     if (product ? cc_type_numel(t) == cc_type_numel(&out) : cc_type_same_shape(t, &out)) return 0;
     return cc_err_set(err, CC_E_VERIFY, "node %d (%s): the result's sizes do not follow from the operands", id,
                       cc_op_info((CcOpId)n->op)->name);
@@ -215,13 +215,11 @@ int cc_graph_check_rewritten(const CcGraph *g, const bool *live, CcErr *err) {
         if (!live[id]) continue;
         if (cc_graph_check_node(g, id, err) < 0) return -1;
         for (int i = 0; i < n->n_in; i++) {
-            const CcOperand *o = cc_graph_operand(g, n, i);
-            const int def = o->kind == CC_IN_VALUE ? g->val.at[cc_graph_base(g, o->value)].def : -1;
-            if (def >= id)
-                return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made by node %d", id, o->value, def);
-            if (def >= 0 && !is_made(g, o->value, def))
-                return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is not a result of node %d", id, o->value,
-                                  def);
+            const int v = cc_graph_value(g, n, i);
+            const int def = v >= 0 ? g->val.at[cc_graph_base(g, v)].def : -1;
+            if (def >= id) return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is made by node %d", id, v, def);
+            if (def >= 0 && !is_made(g, v, def))
+                return cc_err_set(err, CC_E_VERIFY, "node %d: operand %%%d is not a result of node %d", id, v, def);
         }
     }
     return 0;

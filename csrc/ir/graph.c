@@ -26,8 +26,6 @@ CcGraph *cc_graph_copy(const CcGraph *g) {
     return out;
 }
 
-const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i) { return &g->operand.at[n->in0 + i]; }
-
 int cc_graph_dim(const CcType *t, const CcOperand *o) {
     const int64_t d = o->i < 0 ? o->i + t->ndim : o->i;
     return o->kind == CC_IN_INT && d >= 0 && d < t->ndim ? (int)d : -1;

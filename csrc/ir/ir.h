@@ -32,6 +32,8 @@ CcDtype cc_dtype_from_dl(int code, int bits); /* CC_DT_OTHER when there is none 
 float cc_dtype_widen(CcDtype half, uint16_t bits);
 uint16_t cc_dtype_narrow(CcDtype half, float f);
 static inline bool cc_dtype_is_half(int dt) { return dt == CC_DT_BF16 || dt == CC_DT_F16; }
+static inline bool cc_dtype_is_float(int dt) { return cc_dtype_info((CcDtype)dt)->kind == 'f'; }
+static inline int cc_dtype_size(int dt) { return cc_dtype_info((CcDtype)dt)->size; } /* bytes of an element */
 
 /* What is known about a tensor. `ndim` < 0 marks a foreign tensor (more than CC_MAX_DIMS dims, sparse, complex,
  * subclass ...), which only the host may touch. Strides count elements. `device` is DLPack's device type (1 CPU, 2
@@ -45,12 +47,20 @@ typedef struct CcType {
     int64_t size[CC_MAX_DIMS];
     int64_t stride[CC_MAX_DIMS];
 } CcType;
+/* May kernels and library calls touch it? Its dims and dtype are known, and it is on device 1: inside the pipeline the
+ * device that they run on (run/device.c). */
+static inline bool cc_type_known(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 int64_t cc_type_numel(const CcType *t);
 bool cc_type_contiguous(const CcType *t);
 bool cc_type_same_shape(const CcType *a, const CcType *b);
 bool cc_type_same_layout(const CcType *a, const CcType *b); /* shape and strides */
 void cc_type_make_contiguous(CcType *t);
 void cc_type_make_channels_last(CcType *t); /* makes dim 1, the channels, innermost; the type has at least three dims */
+/* With a new dim of size 1 and stride 0 (the type has fewer than CC_MAX_DIMS dims); without a dim; with two dims
+ * exchanged. The same memory: strides stay. */
+CcType cc_type_with_dim(const CcType *t, int dim);
+CcType cc_type_without_dim(const CcType *t, int dim);
+CcType cc_type_swapped(const CcType *t, int a, int b);
 /* elements of memory from the first to the last one, both included; 0: the tensor is empty */
 int64_t cc_type_extent(const CcType *t);
 /* the elements fill one block of memory, each exactly once, in any order of dims */
@@ -238,6 +248,9 @@ typedef struct CcOperand {
 
 enum { CC_OF_SIZES = 1 << 24 }; /* CcOperand.value */
 
+/* CC_IN_INT, CC_IN_BOOL, CC_IN_FLOAT */
+static inline double cc_operand_number(const CcOperand *o) { return o->kind == CC_IN_FLOAT ? o->f : (double)o->i; }
+
 /* CcNode.flags */
 enum {
     CC_N_WRITES = 1,  /* writes memory of an input (in place, out=, running statistics) */
@@ -271,6 +284,7 @@ typedef struct CcNode {
     int32_t function;
 } CcNode;
 
+static inline CcOpKind cc_node_kind(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind; }
 /* Whether the node has effects that no value shows: such nodes keep their order. */
 static inline bool cc_node_in_order(const CcNode *n) { return n->flags & CC_N_RANDOM || n->kept; }
 
@@ -357,11 +371,17 @@ void cc_graph_free(CcGraph *g);
 static inline const CcFunction *cc_graph_function(const CcGraph *g, const CcNode *n) {
     return &g->functions->at.at[n->function - 1];
 }
-const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i); /* i < n->n_in */
-/* The value of the first operand; -1: there is none, or it is not a tensor. */
-static inline int cc_graph_source(const CcGraph *g, const CcNode *n) {
-    return n->n_in && g->operand.at[n->in0].kind == CC_IN_VALUE ? g->operand.at[n->in0].value : -1;
+/* i < n->n_in */
+static inline const CcOperand *cc_graph_operand(const CcGraph *g, const CcNode *n, int i) {
+    return &g->operand.at[n->in0 + i];
 }
+/* The value that operand i names; -1: it is not a tensor. */
+static inline int cc_graph_value(const CcGraph *g, const CcNode *n, int i) {
+    const CcOperand *o = cc_graph_operand(g, n, i);
+    return o->kind == CC_IN_VALUE ? o->value : -1;
+}
+/* The value of the first operand; -1: there is none, or it is not a tensor. */
+static inline int cc_graph_source(const CcGraph *g, const CcNode *n) { return n->n_in ? cc_graph_value(g, n, 0) : -1; }
 /* The dim that an operand names; negative numbers count from the end. -1: the type has no such dim. */
 int cc_graph_dim(const CcType *t, const CcOperand *o);
 /* the value itself, or the value that it is a window of */

@@ -80,27 +80,25 @@ bool cc_op_marks(CcOpId op, char mark) {
     return strchr(TABLE[cc_op_base(op)].promote, mark) != NULL;
 }
 
-static bool is_float(CcDtype dt) { return cc_dtype_info(dt)->kind == 'f'; }
-
 /* c10::promoteTypes for the table's dtypes; OTHER means "undefined" and yields to any dtype. */
 static CcDtype promote(CcDtype a, CcDtype b) {
     if (a == b || b == CC_DT_OTHER) return a;
     if (a == CC_DT_OTHER) return b;
-    if (is_float(a) != is_float(b)) return is_float(a) ? a : b;
-    if (is_float(a)) {
+    if (cc_dtype_is_float(a) != cc_dtype_is_float(b)) return cc_dtype_is_float(a) ? a : b;
+    if (cc_dtype_is_float(a)) {
         if (a == CC_DT_F64 || b == CC_DT_F64) return CC_DT_F64;
         return CC_DT_F32; /* two of f32, f16, bf16 that differ */
     }
     if (a == CC_DT_BOOL) return b;
     if (b == CC_DT_BOOL) return a;
     if ((a == CC_DT_U8 && b == CC_DT_I8) || (a == CC_DT_I8 && b == CC_DT_U8)) return CC_DT_I16;
-    return cc_dtype_info(a)->size >= cc_dtype_info(b)->size ? a : b;
+    return cc_dtype_size(a) >= cc_dtype_size(b) ? a : b;
 }
 
 /* combine_categories of at::native::result_type: a category of lower priority matters only through its class. */
 static CcDtype combine(CcDtype higher, CcDtype lower) {
-    if (is_float(higher)) return higher;
-    if (higher == CC_DT_BOOL || is_float(lower)) return promote(higher, lower);
+    if (cc_dtype_is_float(higher)) return higher;
+    if (higher == CC_DT_BOOL || cc_dtype_is_float(lower)) return promote(higher, lower);
     return higher != CC_DT_OTHER ? higher : lower;
 }
 
@@ -132,7 +130,7 @@ CcDtype cc_op_common(const CcGraph *g, const CcNode *node, CcDtype deflt) {
             number = promote(number, CC_DT_BOOL);
         }
     }
-    if (float_number && !is_float(dims) && !is_float(zero)) return deflt;
+    if (float_number && !cc_dtype_is_float(dims) && !cc_dtype_is_float(zero)) return deflt;
     return combine(dims, combine(zero, number));
 }
 
@@ -144,8 +142,8 @@ bool cc_op_number(const CcGraph *g, const CcNode *node, int operand) {
     const char *named = strchr(rule, '#') + 1;
     const CcDtype own = (CcDtype)g->val.at[node->n_out ? node->out0 : first->value].type.dtype;
     const CcDtype t = strncmp(rule, "cmp", 3) == 0 ? cc_op_common(g, node, CC_DT_OTHER) : own;
-    if (*named) return operand == *named - 'a' && is_float(own);
-    const CcExpr *e = is_float(t) ? cc_op_expr(g, node) : NULL;
+    if (*named) return operand == *named - 'a' && cc_dtype_is_float(own);
+    const CcExpr *e = cc_dtype_is_float(t) ? cc_op_expr(g, node) : NULL;
     bool reads = false; /* is the operand read as a plain number? */
     for (int i = 0; e && i < e->n; i++) {
         const CcExprNode *x = &e->node[i];

@@ -21,17 +21,30 @@ static int see(CcBuild *b, int value, int node, int dropped) {
     return 0;
 }
 
+/* -> the new access; -1: there are too many */
+static int add_access(CcBuild *b, CcLoopAccess access) {
+    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
+    b->access[b->n_access] = access;
+    return b->n_access++;
+}
+
+/* The node that reads a new access. */
+static int read_new(CcBuild *b, CcScalarId op, CcLoopAccess access) {
+    const int a = add_access(b, access);
+    return a < 0 ? -1 : cc_term_add(b, op, (CcDtype)access.dtype, a, -1, -1, 0);
+}
+
 /* The loop node of a graph value in its own dtype: computed by this group, or loaded. */
 int cc_build_value(CcBuild *b, int value) {
     for (int i = 0; i < b->n_value; i++)
         if (b->seen[i].value == value && (b->seen[i].dropped < 0 || b->seen[i].dropped == b->dropped))
             return b->seen[i].node;
-    const CcType *t = &b->g->val.at[value].type;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] = (CcLoopAccess){
-        .dtype = t->dtype, .node = -1, .value = value, .dropped = b->dropped, .number = -b->g->val.at[value].scalar};
-    const int node = cc_term_add(b, CC_S_load, (CcDtype)t->dtype, b->n_access++, -1, -1, 0);
-    return see(b, value, node, b->dropped) < 0 ? -1 : node;
+    const CcVal *v = &b->g->val.at[value];
+    const int node =
+        read_new(b, CC_S_load,
+                 (CcLoopAccess){
+                     .dtype = v->type.dtype, .node = -1, .value = value, .dropped = b->dropped, .number = -v->scalar});
+    return node < 0 || see(b, value, node, b->dropped) < 0 ? -1 : node;
 }
 
 /* The position of an element, counted over some dims of the space. */
@@ -39,10 +52,8 @@ int cc_build_place(CcBuild *b, unsigned dims) {
     for (int i = 0; i < b->n_node; i++)
         if (b->node[i].op == CC_S_place && b->access[b->node[i].a[0]].dims == dims && !b->access[b->node[i].a[0]].param)
             return i;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] =
-        (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .dims = (uint8_t)dims, .node = -1, .value = -1};
-    return cc_term_add(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
+    return read_new(b, CC_S_place,
+                    (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .dims = (uint8_t)dims, .node = -1, .value = -1});
 }
 
 int cc_build_param(CcBuild *b, int what, int64_t v) {
@@ -50,10 +61,9 @@ int cc_build_param(CcBuild *b, int what, int64_t v) {
         const CcLoopAccess *a = &b->access[b->node[i].op == CC_S_place ? b->node[i].a[0] : 0];
         if (b->node[i].op == CC_S_place && a->param == what && a->offset == v) return i;
     }
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] =
-        (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .param = what, .offset = v, .node = -1, .value = -1};
-    return cc_term_add(b, CC_S_place, CC_DT_I64, b->n_access++, -1, -1, 0);
+    return read_new(
+        b, CC_S_place,
+        (CcLoopAccess){.dtype = CC_DT_I64, .place = 1, .param = what, .offset = v, .node = -1, .value = -1});
 }
 
 static int add_seen(CcBuild *b, int value, const CcType *seen, int64_t offset, CcTaken taken) {
@@ -63,31 +73,30 @@ static int add_seen(CcBuild *b, int value, const CcType *seen, int64_t offset, C
             cc_type_same_layout(x->seen, seen))
             return a;
     }
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->type[b->n_access] = *seen;
-    b->access[b->n_access] = (CcLoopAccess){.dtype = seen->dtype,
-                                            .taken = (uint8_t)taken,
-                                            .offset = offset,
-                                            .node = -1,
-                                            .value = value,
-                                            .dropped = b->dropped,
-                                            .seen = &b->type[b->n_access]};
-    return b->n_access++;
+    const int a = add_access(b, (CcLoopAccess){.dtype = seen->dtype,
+                                               .taken = (uint8_t)taken,
+                                               .offset = offset,
+                                               .node = -1,
+                                               .value = value,
+                                               .dropped = b->dropped});
+    if (a < 0) return -1;
+    b->type[a] = *seen;
+    b->access[a].seen = &b->type[a];
+    return a;
 }
 
 int cc_build_seen(CcBuild *b, int value, const CcType *seen) { return add_seen(b, value, seen, 0, CC_TAKEN_LANES); }
 
 int cc_build_part(CcBuild *b, int value, const CcType *seen, int64_t shift) {
     const CcDtype dt = (CcDtype)seen->dtype;
-    const int access = add_seen(b, value, seen, shift * cc_dtype_info(dt)->size, CC_TAKEN_NOT);
+    const int access = add_seen(b, value, seen, shift * cc_dtype_size(dt), CC_TAKEN_NOT);
     return access < 0 ? -1 : cc_term_add(b, CC_S_load, dt, access, -1, -1, 0);
 }
 
 int cc_build_take(CcBuild *b, int access, int index, int64_t elements) {
     if (access < 0 || index < 0) return -1;
     const CcDtype dt = (CcDtype)b->access[access].dtype;
-    return cc_term_add(b, CC_S_take, dt, cc_term_cast(b, index, CC_DT_I64), access, -1,
-                       elements * cc_dtype_info(dt)->size);
+    return cc_term_add(b, CC_S_take, dt, cc_term_cast(b, index, CC_DT_I64), access, -1, elements * cc_dtype_size(dt));
 }
 
 int cc_build_take_apart(CcBuild *b, int access, int index, int64_t elements) {
@@ -97,9 +106,7 @@ int cc_build_take_apart(CcBuild *b, int access, int index, int64_t elements) {
         const CcLoopNode *n = &b->node[i];
         if (n->op == CC_S_take && n->a[0] == at && b->access[n->a[1]].seen == b->access[access].seen) return i;
     }
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] = b->access[access];
-    return cc_build_take(b, b->n_access++, at, elements);
+    return cc_build_take(b, add_access(b, b->access[access]), at, elements);
 }
 
 /* Dims of the space that a position counts: all of the node's own, all that it reduces, or one, numbered from the
@@ -155,19 +162,19 @@ static int share_node(CcBuild *b, const CcOperand *o, CcDtype dt) {
 /* at(a, i): operand a, read i * s elements further on; operand a + 1 gives s. */
 static int at_node(CcBuild *b, const CcNode *n, int operand, int index) {
     const CcOperand *o = &b->g->operand.at[n->in0 + operand], *step = o + 1;
-    if (operand + 2 > n->n_in || o->kind != CC_IN_VALUE || step->kind != CC_IN_INT || index < 0 ||
-        b->n_access == CC_LOOP_MAX_ACCESS)
+    if (operand + 2 > n->n_in || o->kind != CC_IN_VALUE || step->kind != CC_IN_INT || index < 0)
         return cc_build_refuse(b, "an operand that can't be read at an index");
     const CcDtype dt = (CcDtype)b->g->val.at[o->value].type.dtype;
-    const int access = b->n_access++;
-    b->access[access] =
-        (CcLoopAccess){.dtype = dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped};
+    const int access = add_access(
+        b, (CcLoopAccess){
+               .dtype = (uint8_t)dt, .taken = CC_TAKEN_LANES, .node = -1, .value = o->value, .dropped = b->dropped});
+    if (access < 0) return -1;
     const int at = step->i == 1 ? index : cc_term_op(b, CC_S_mul, index, extent(b, step->i), -1);
-    return at < 0 ? -1 : cc_term_add(b, CC_S_take, dt, at, access, -1, cc_dtype_info(dt)->size);
+    return at < 0 ? -1 : cc_term_add(b, CC_S_take, dt, at, access, -1, cc_dtype_size(dt));
 }
 
 static bool fits(CcDtype dt, int64_t v) {
-    const int bits = cc_dtype_info(dt)->size * 8;
+    const int bits = cc_dtype_size(dt) * 8;
     if (dt == CC_DT_BOOL) return v == 0 || v == 1;
     if (kind_of(dt) == 'u') return v >= 0 && v < INT64_C(1) << bits;
     return bits == 64 || (v >= -(INT64_C(1) << (bits - 1)) && v < INT64_C(1) << (bits - 1));
@@ -181,14 +188,13 @@ static int host_number(CcBuild *b, CcDtype dt, int number, const int64_t *bits) 
         const CcLoopAccess *a = &b->access[b->node[i].a[0]];
         if (a->number == 1 + number && a->fixed == (bits != NULL) && (!bits || a->bits == *bits)) return i;
     }
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access] = (CcLoopAccess){.dtype = (uint8_t)dt,
-                                            .node = -1,
-                                            .value = -1,
-                                            .number = 1 + number,
-                                            .fixed = bits != NULL,
-                                            .bits = bits ? *bits : 0};
-    return cc_term_add(b, CC_S_load, dt, b->n_access++, -1, -1, 0);
+    return read_new(b, CC_S_load,
+                    (CcLoopAccess){.dtype = (uint8_t)dt,
+                                   .node = -1,
+                                   .value = -1,
+                                   .number = 1 + number,
+                                   .fixed = bits != NULL,
+                                   .bits = bits ? *bits : 0});
 }
 
 /* A number that Python computed from sizes changes with them: an argument of the kernel. GPUs get doubles. */
@@ -249,7 +255,7 @@ static int literal_node(CcBuild *b, const CcNode *n, CcExprLit lit, CcDtype dt) 
                                             [CC_DT_BF16] = 0x1.fep127,
                                             [CC_DT_F16] = 65504};
     const CcDtype compute = cc_term_compute(dt);
-    const int bits = cc_dtype_info(dt)->size * 8;
+    const int bits = cc_dtype_size(dt) * 8;
     if (lit == CC_LIT_place || lit == CC_LIT_row || lit == CC_LIT_col) return cc_build_place(b, counted_dims(b, lit));
     if (lit == CC_LIT_most) return cc_term_int(b, CC_DT_I64, INT64_MAX);
     if (lit == CC_LIT_first) return cc_term_int(b, CC_DT_I64, 0);
@@ -333,11 +339,11 @@ static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, C
     for (int i = 0; i < e->n; i++) {
         const CcExprNode *x = &e->node[i];
         if ((x->kind != CC_X_ARG && x->kind != CC_X_AT) || x->arg == 0 || x->arg >= n->n_in) continue;
-        const CcOperand *o = &b->g->operand.at[n->in0 + x->arg];
-        if (o->kind != CC_IN_VALUE || b->g->val.at[o->value].type.dtype == out) continue;
+        const int v = cc_graph_value(b->g, n, x->arg);
+        if (v < 0 || b->g->val.at[v].type.dtype == out) continue;
         /* In half precision eager's layer norm also accepts f32 weights. */
         if (cc_op_base((CcOpId)n->op) != CC_OP_layer_norm || !cc_dtype_is_half(out) ||
-            b->g->val.at[o->value].type.dtype != CC_DT_F32)
+            b->g->val.at[v].type.dtype != CC_DT_F32)
             return false;
     }
     return true;
@@ -345,8 +351,8 @@ static bool plain_operands(const CcBuild *b, const CcNode *n, const CcExpr *e, C
 
 static bool all_of(const CcBuild *b, const CcNode *n, CcDtype dt) {
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &b->g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].type.dtype != dt) return false;
+        const int v = cc_graph_value(b->g, n, i);
+        if (v >= 0 && b->g->val.at[v].type.dtype != dt) return false;
     }
     return true;
 }
@@ -412,7 +418,7 @@ static int lower_node(CcBuild *b, int node) {
 
 /* `back`: negative strides are allowed. */
 static bool good_type(const CcType *t, bool back) {
-    if (t->ndim < 0 || t->ndim > CC_MAX_DIMS || t->device != 1 || t->dtype == CC_DT_OTHER) return false;
+    if (!cc_type_known(t)) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->stride[d] < 0 && !back) return false;
     return true;
@@ -424,9 +430,9 @@ static bool good_reduction(const CcGraph *g, const CcNode *n) {
     /* an empty reduction has special cases: left to the host */
     if (f.shape.ndim < 0 || !cc_type_numel(&f.shape) || cc_space_spent(g, n)) return false;
     for (int i = 1; i < n->n_in; i++) { /* weights broadcast to the space */
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        const CcType *t = &g->val.at[o->value].type;
+        const int v = cc_graph_value(g, n, i);
+        if (v < 0) continue;
+        const CcType *t = &g->val.at[v].type;
         for (int d = 0; d < t->ndim; d++) {
             const int at = f.shape.ndim - t->ndim + d;
             if (at < 0 || (t->size[d] != 1 && t->size[d] != f.shape.size[at])) return false;
@@ -463,16 +469,15 @@ bool cc_build_can(const CcGraph *g, int node, CcDtype deflt, bool gathers) {
     const bool moved = moves(g, n, gathers), put = moved && cc_put_has((CcOpId)n->op);
     if ((!*cc_op_info((CcOpId)n->op)->expr && !moved) || n->n_out != 1) return false;
     const bool reduces = cc_space_reduces(g, n);
-    if (!reduces && !moved && cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE) return false;
+    if (!reduces && !moved && cc_node_kind(n) != CC_K_POINTWISE) return false;
     const CcType *out = &g->val.at[n->out0].type;
     const bool lies = put                      ? cc_into_is_write(g, n)
                       : cc_into_is_write(g, n) ? cc_into_non_overlapping(out)
                                                : cc_type_dense(out);
     if (!good_type(out, false) || !lies || g->val.at[n->out0].scalar) return false;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && !good_type(&g->val.at[o->value].type, g->val.at[o->value].window_of))
-            return false;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && !good_type(&g->val.at[v].type, g->val.at[v].window_of)) return false;
     }
     if (reduces && !good_reduction(g, n)) return false;
     CcErr err;
@@ -528,30 +533,34 @@ static float cost_of(const CcLoop *loop) {
     return cost;
 }
 
-/* Copies the nodes that stores need and renumbers them, so that equal groups have equal structures byte by byte. */
-static CcLoop *finish(CcBuild *b, CcArena *arena) {
-    CcLoop *loop = cc_arena_alloc(arena, sizeof *loop);
-    int16_t *number = cc_arena_alloc(arena, sizeof *number * (size_t)(b->n_node + 1));
-    int16_t *access = cc_arena_alloc(arena, sizeof *access * (size_t)(b->n_access + 1));
-    if (!loop || !number || !access) return NULL;
-    loop->node = cc_arena_alloc(arena, sizeof *loop->node * (size_t)(b->n_node + 1));
-    loop->access = cc_arena_alloc(arena, sizeof *loop->access * (size_t)(b->n_access + 1));
+static int copy_checks(const CcBuild *b, CcLoop *loop, CcArena *arena) {
     loop->check = cc_arena_alloc(arena, sizeof *loop->check * (size_t)(b->n_check + 1));
-    if (!loop->node || !loop->access || !loop->check) return NULL;
+    if (!loop->check) return -1;
     for (int i = 0; i < b->n_check; i++) {
         CcLoopCheck *c = &loop->check[loop->n_check++];
         *c = b->check[i];
         c->offset = b->g->val.at[c->value].offset;
         c->value = cc_graph_base(b->g, c->value);
     }
+    return 0;
+}
+
+static int arity(const CcLoopNode *n) { return cc_scalar_info((CcScalarId)n->op)->arity; }
+
+/* needed[node]: a store needs it. */
+static void mark_needed(const CcBuild *b, int16_t *needed) {
     for (int a = 0; a < b->n_access; a++) {
         if (!b->access[a].is_store) continue;
-        number[b->access[a].node] = 1;
-        if (b->access[a].where) number[b->access[a].where - 1] = 1;
+        needed[b->access[a].node] = 1;
+        if (b->access[a].where) needed[b->access[a].where - 1] = 1;
     }
     for (int i = b->n_node - 1; i >= 0; i--)
-        for (int k = 0; number[i] && k < cc_scalar_info((CcScalarId)b->node[i].op)->arity; k++)
-            number[b->node[i].a[k]] = 1;
+        for (int k = 0; needed[i] && k < arity(&b->node[i]); k++) needed[b->node[i].a[k]] = 1;
+}
+
+/* Copies the nodes that are needed, and what they read; number[node] becomes its number in the loop. access[a]: 1 +
+ * the number of the access; 0: not copied yet, as several takes may share one. */
+static void copy_nodes(const CcBuild *b, CcLoop *loop, int16_t *number, int16_t *access) {
     for (int i = 0; i < b->n_node; i++) {
         if (!number[i]) continue;
         CcLoopNode *n = &loop->node[loop->n_node];
@@ -559,16 +568,17 @@ static CcLoop *finish(CcBuild *b, CcArena *arena) {
         loop->scans = loop->scans || cc_sweep_scans(n);
         loop->reduces = loop->reduces || loop->scans || cc_scalar_info((CcScalarId)n->op)->kind == 'R';
         int16_t *read = n->op == CC_S_take ? &n->a[1] : cc_loop_access(n) >= 0 ? &n->a[0] : NULL;
-        if (read) { /* several takes may share an access */
-            if (!access[*read]) {
-                loop->access[loop->n_access] = b->access[*read];
-                access[*read] = (int16_t)++loop->n_access;
-            }
-            *read = (int16_t)(access[*read] - 1);
+        if (read && !access[*read]) {
+            loop->access[loop->n_access] = b->access[*read];
+            access[*read] = (int16_t)++loop->n_access;
         }
-        for (int k = 0; k < cc_scalar_info((CcScalarId)n->op)->arity; k++) n->a[k] = number[n->a[k]];
+        if (read) *read = (int16_t)(access[*read] - 1);
+        for (int k = 0; k < arity(n); k++) n->a[k] = number[n->a[k]];
         number[i] = (int16_t)loop->n_node++;
     }
+}
+
+static void copy_stores(const CcBuild *b, CcLoop *loop, const int16_t *number) {
     for (int a = 0; a < b->n_access; a++) {
         if (!b->access[a].is_store) continue;
         CcLoopAccess *store = &loop->access[loop->n_access++];
@@ -576,21 +586,34 @@ static CcLoop *finish(CcBuild *b, CcArena *arena) {
         store->node = number[store->node];
         if (store->where) store->where = (int16_t)(1 + number[store->where - 1]);
     }
+}
+
+/* The loop of what stores need, renumbered, so that equal groups have equal structures byte by byte. */
+static CcLoop *finish(CcBuild *b, CcArena *arena) {
+    CcLoop *loop = cc_arena_alloc(arena, sizeof *loop);
+    int16_t *number = cc_arena_alloc(arena, sizeof *number * (size_t)(b->n_node + 1));
+    int16_t *access = cc_arena_alloc(arena, sizeof *access * (size_t)(b->n_access + 1));
+    if (!loop || !number || !access || copy_checks(b, loop, arena) < 0) return NULL;
+    loop->node = cc_arena_alloc(arena, sizeof *loop->node * (size_t)(b->n_node + 1));
+    loop->access = cc_arena_alloc(arena, sizeof *loop->access * (size_t)(b->n_access + 1));
+    if (!loop->node || !loop->access) return NULL;
+    mark_needed(b, number);
+    copy_nodes(b, loop, number, access);
+    copy_stores(b, loop, number);
     loop->cost = cost_of(loop);
     return loop;
 }
 
 static int add_store(CcBuild *b, const CcNode *n) {
     const int value = n->out0;
-    if (b->n_access == CC_LOOP_MAX_ACCESS) return cc_build_refuse(b, "too many tensors");
-    b->access[b->n_access++] = (CcLoopAccess){.dtype = b->g->val.at[value].type.dtype,
-                                              .is_store = 1,
-                                              .node = (int16_t)cc_build_value(b, value),
-                                              .where = (int16_t)(1 + b->where),
-                                              .how = (uint8_t)b->how,
-                                              .value = value,
-                                              .dropped = cc_space_node(&b->space, b->g, n) == CC_LEVEL_DROPPED};
-    return 0;
+    const CcLoopAccess store = {.dtype = b->g->val.at[value].type.dtype,
+                                .is_store = 1,
+                                .node = (int16_t)cc_build_value(b, value),
+                                .where = (int16_t)(1 + b->where),
+                                .how = (uint8_t)b->how,
+                                .value = value,
+                                .dropped = cc_space_node(&b->space, b->g, n) == CC_LEVEL_DROPPED};
+    return add_access(b, store) < 0 ? -1 : 0;
 }
 
 /* Of several writes to one place in one loop (mul_, then add_), only the last is stored. */

@@ -34,14 +34,19 @@ static int the_number(const Join *j) { return cc_build_number(j->b, &j->pieces->
 
 /* ------------------------------------------------------------------ by boxes */
 
+/* The piece of a cut that the loop's box lies in. */
+static const CcPiece *piece_of_box(const Join *j, const CcCut *cut) {
+    const CcPiece *p = cut->piece;
+    while (p->end <= j->b->box->from[cut->dim]) p++;
+    return p;
+}
+
 /* Only a join has pieces of several operands; a box in the padding is the constant. */
 static int read_box(const Join *j) {
     CcType seen;
     int operand = 0;
     for (int i = 0; i < j->pieces->n; i++) {
-        const CcCut *cut = &j->pieces->cut[i];
-        const CcPiece *p = cut->piece;
-        while (p->end <= j->b->box->from[cut->dim]) p++;
+        const CcPiece *p = piece_of_box(j, &j->pieces->cut[i]);
         if (p->operand < 0) return the_number(j);
         operand = CC_MAX(operand, p->operand);
     }
@@ -50,8 +55,7 @@ static int read_box(const Join *j) {
     int64_t shift = 0;
     for (int i = 0; i < j->pieces->n; i++) {
         const CcCut *cut = &j->pieces->cut[i];
-        const CcPiece *p = cut->piece;
-        while (p->end <= j->b->box->from[cut->dim]) p++;
+        const CcPiece *p = piece_of_box(j, cut);
         shift += (p->from - p->step * p->begin) * seen.stride[cut->dim];
         seen.stride[cut->dim] *= p->step;
         seen.size[cut->dim] = j->out->size[cut->dim];
@@ -173,8 +177,8 @@ static int read_taken(const Join *j) {
 static bool is_small(const CcGraph *g, const CcNode *n) {
     const int64_t most = INT64_C(1) << 30;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE && cc_type_extent(&g->val.at[o->value].type) > most) return false;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && cc_type_extent(&g->val.at[v].type) > most) return false;
     }
     return cc_type_numel(&g->val.at[n->out0].type) < most;
 }

@@ -43,7 +43,9 @@ typedef struct CcLoopNode {
     int64_t bits;  /* konst: the integer, or the double's bits; take: bytes */
 } CcLoopNode;
 
+/* What a body loads or stores, or a position that it counts. */
 typedef struct CcLoopAccess {
+    /* ---- the structure: loops that agree in this, and in their nodes, share a kernel ---- */
     uint8_t dtype;
     uint8_t step; /* CcStepClass */
     uint8_t is_store;
@@ -56,19 +58,20 @@ typedef struct CcLoopAccess {
     uint8_t taken; /* CcTaken */
     /* load: strided along the vector loop but contiguous from row to row, with enough of both to transpose in tiles */
     uint8_t across;
-    /* place: counted dims as bits, bit 0 the last; not part of the structure */
-    uint8_t dims;
-    uint8_t dropped; /* how its dims align with the space (DROPPED); not part of the structure */
-    int32_t value;   /* value of the graph; -1: none; not part of the structure */
+
+    /* ---- what one nest reads and writes ---- */
+    int32_t value;  /* of the graph; -1: none: a place, or a number of the host */
+    int64_t offset; /* bytes from the value's first element, for a window; a place with `param`: its number */
+    int32_t param;  /* place: nonzero for an argument of the kernel, not a position */
+    uint8_t dims;   /* place: counted dims as bits, bit 0 the last */
     /* 1 + the host's number that is read; 0: memory; -1: the number in `value`, which is on the CPU while the kernel
-     * is not. Not part of the structure */
+     * is not */
     int32_t number;
     /* `bits` is the host's number for all calls of this nest (other sizes have another): an integer if dtype is one,
-     * else a double. Not part of the structure */
+     * else a double */
     bool fixed;
     int64_t bits;
-    int32_t param;      /* place: nonzero for a parameter: `offset` is its number; not part of the structure */
-    int64_t offset;     /* bytes from the value's first element, for a window; not part of the structure */
+    uint8_t dropped;    /* how its dims align with the space (DROPPED) */
     const CcType *seen; /* while building: the type that the value is viewed as; NULL: its own */
 } CcLoopAccess;
 

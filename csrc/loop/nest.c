@@ -45,7 +45,7 @@ static int64_t stride_of(const Nest *nest, const CcLoopAccess *a, int d) {
     const CcType *t = type_of(nest, a);
     const int own = cc_space_own_dim(nest->space, t, a->dropped, d);
     if (own < 0 || t->size[own] == 1) return 0;
-    return t->stride[own] * cc_dtype_info((CcDtype)t->dtype)->size;
+    return t->stride[own] * cc_dtype_size(t->dtype);
 }
 
 /* Does the access cover the whole space? The address of a store at an index depends on the index. */
@@ -199,15 +199,15 @@ static bool contiguous_across(const CcLoop *loop, int a) {
     const CcLoopAccess *access = &loop->access[a];
     const int lane = loop->lane;
     return !loop->reduces && access->step == CC_STEP_ANY && !access->is_store && !access->place && !access->taken &&
-           lane > 0 && loop->stride[a][lane - 1] == cc_dtype_info((CcDtype)access->dtype)->size &&
-           loop->size[lane] >= LONG && loop->size[lane - 1] >= LONG;
+           lane > 0 && loop->stride[a][lane - 1] == cc_dtype_size(access->dtype) && loop->size[lane] >= LONG &&
+           loop->size[lane - 1] >= LONG;
 }
 
 static void classify(CcLoop *loop) {
     for (int a = 0; a < loop->n_access; a++) {
         CcLoopAccess *access = &loop->access[a];
         const int64_t step = loop->stride[a][loop->lane];
-        const int64_t size = cc_dtype_info((CcDtype)access->dtype)->size;
+        const int64_t size = cc_dtype_size(access->dtype);
         const bool one = step == size || (!loop->reduces && loop->size[loop->lane] == 1);
         access->step = one ? CC_STEP_ONE : step == 0 ? CC_STEP_ZERO : CC_STEP_ANY;
         if (step == -size && !access->is_store && !access->taken && !one) access->step = CC_STEP_BACK;

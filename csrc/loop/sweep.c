@@ -9,7 +9,7 @@ enum { DEAR = 3, MAX_KEPT = 4 }; /* additions; lines */
 
 float cc_sweep_cost(const CcLoopNode *n) {
     const CcScalarInfo *info = cc_scalar_info((CcScalarId)n->op);
-    const char *lower = info->lower[cc_dtype_info((CcDtype)n->dtype)->kind == 'f' ? 0 : 1];
+    const char *lower = info->lower[cc_dtype_is_float(n->dtype) ? 0 : 1];
     if (n->op == CC_S_div || n->op == CC_S_sqrt || n->op == CC_S_rem) return 3;
     if (n->op == CC_S_plse) return 100;
     if (info->kind == 'P') return 3.5f; /* log2(lanes) steps */

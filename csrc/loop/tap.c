@@ -276,7 +276,7 @@ static int mean_of(Map *m, int sum, int64_t divisor) {
 /* Half precision may be summed in f32, whose part of a split pool then is not rounded. */
 static bool good_types(const Map *m) {
     const CcDtype in = (CcDtype)m->in->dtype, out = (CcDtype)m->out->dtype;
-    if (cc_dtype_info(in)->kind != 'f') return false;
+    if (!cc_dtype_is_float(in)) return false;
     return is_place(m->n) ? out == CC_DT_I64
                           : in == out || (!cc_window_is_max(m->n) && m->real == cc_term_compute(out));
 }
@@ -333,9 +333,7 @@ static int pool(Map *m) {
 
 /* ------------------------------------------------------------------ resampling */
 
-static double factor_of(const CcOperand *given) {
-    return !given ? 0 : given->kind == CC_IN_FLOAT ? given->f : (double)given->i;
-}
+static double factor_of(const CcOperand *given) { return given ? cc_operand_number(given) : 0; }
 
 /* Distance in the source per element of the result (ATen's UpSample.cuh: area_pixel_compute_scale). */
 static int scale_of(Map *m, int dim, bool corners, const CcOperand *given) {
@@ -440,7 +438,7 @@ static int resample(Map *m) {
     bool corners;
     CcOperandRange factors;
     if (dims < 1 || dims > 3 || m->out->ndim != m->in->ndim || !read_resampling(m, near, &corners, &factors) ||
-        (factors.n != 0 && factors.n != dims) || (!near && cc_dtype_info(dt)->kind != 'f') || dt != m->out->dtype)
+        (factors.n != 0 && factors.n != dims) || (!near && !cc_dtype_is_float(dt)) || dt != m->out->dtype)
         return cc_build_refuse(m->b, "an interpolation of this kind");
     m->real = near || dt != CC_DT_F64 ? CC_DT_F32 : CC_DT_F64;
     for (int d = 0; d < m->in->ndim; d++) {
@@ -552,8 +550,7 @@ static int written_element(Map *m, const Written *w, const CcOperand *o) {
     if (o->kind == CC_IN_NONE) return cc_build_refuse(m->b, "nothing to write");
     if (o->kind != CC_IN_VALUE) return cc_build_number(m->b, o, out, false);
     const CcType *t = &m->b->g->val.at[o->value].type;
-    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (w->masked && cc_type_numel(t) != 1))
-        return cc_build_refuse(m->b, "a write of this kind");
+    if (!cc_type_known(t) || (w->masked && cc_type_numel(t) != 1)) return cc_build_refuse(m->b, "a write of this kind");
     int at = NONE;
     for (int d = 0; d < t->ndim; d++) {
         const int own = w->n - t->ndim + d;
@@ -625,7 +622,7 @@ static bool is_small(const CcGraph *g, const CcNode *n) {
         if (o->kind == CC_IN_INT && (o->i > 1 << 20 || o->i < -(1 << 20))) return false;
     }
     const CcType *out = &g->val.at[n->out0].type;
-    const bool pools = cc_op_info((CcOpId)n->op)->kind == CC_K_POOL;
+    const bool pools = cc_node_kind(n) == CC_K_POOL;
     if (pools && !small_products(&g->val.at[cc_graph_source(g, n)].type, out)) return false;
     return cc_type_numel(out) < most;
 }
@@ -636,8 +633,8 @@ int cc_tap_lower(CcBuild *b, const CcNode *n) {
     const int x = cc_graph_source(b->g, n);
     if (x < 0) return cc_build_refuse(b, "no tensor to read");
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(b->g, n, i);
-        if (o->kind == CC_IN_VALUE && b->g->val.at[o->value].scalar) return cc_build_refuse(b, "CPU memory");
+        const int v = cc_graph_value(b->g, n, i);
+        if (v >= 0 && b->g->val.at[v].scalar) return cc_build_refuse(b, "CPU memory");
     }
     m.value = x;
     m.in = &b->g->val.at[x].type;
@@ -645,7 +642,7 @@ int cc_tap_lower(CcBuild *b, const CcNode *n) {
     m.real = cc_term_compute((CcDtype)m.in->dtype);
     if (m.in->ndim < 0 || cc_type_numel(m.out) == 0) return cc_build_refuse(b, "an empty result");
     if (cc_type_numel(m.in) == 0) return cc_build_refuse(b, "nothing to read");
-    switch (cc_op_info((CcOpId)n->op)->kind) {
+    switch (cc_node_kind(n)) {
     case CC_K_POOL: return pool(&m);
     case CC_K_RESAMPLE: return resample(&m);
     default: return write(&m);

@@ -18,7 +18,7 @@ int cc_term_add(CcBuild *b, CcScalarId op, CcDtype dt, int a0, int a1, int a2, i
 }
 
 int cc_term_int(CcBuild *b, CcDtype dt, int64_t v) {
-    const int bits = cc_dtype_info(dt)->size * 8;
+    const int bits = cc_dtype_size(dt) * 8;
     if (dt == CC_DT_BOOL) v = v != 0;
     else if (bits < 64)
         v = kind_of(dt) == 'u' ? v & ((INT64_C(1) << bits) - 1) : (int64_t)((uint64_t)v << (64 - bits)) >> (64 - bits);

@@ -50,7 +50,7 @@ static int scaled(const Attend *a, const CcNode *n, double *scale) {
     const bool first = n->op == CC_OP_mul && in.in[0].kind != CC_IN_VALUE;
     const CcOperand *x = &in.in[first], *s = &in.in[!first];
     if (x->kind != CC_IN_VALUE || (s->kind != CC_IN_FLOAT && s->kind != CC_IN_INT)) return -1;
-    const double number = number_of(s);
+    const double number = cc_operand_number(s);
     if (n->op == CC_OP_div && number == 0) return -1;
     *scale = n->op == CC_OP_mul ? number : 1 / number;
     return x->value;
@@ -62,17 +62,17 @@ static int masked(const Attend *a, const CcNode *n, Found *f) {
     const bool add = n->op == CC_OP_add;
     if (n->n_in != (add ? 2 : 3)) return -1;
     for (int i = 0; i < (add ? 2 : 1); i++) {
-        const CcOperand *x = cc_graph_operand(a->g, n, i), *m = cc_graph_operand(a->g, n, 1 - i);
-        if (x->kind != CC_IN_VALUE || m->kind != CC_IN_VALUE || !same_shape(a, x->value, n->out0)) continue;
-        const CcNode *from = made_for_one(a, x->value);
+        const int x = cc_graph_value(a->g, n, i), mask = cc_graph_value(a->g, n, 1 - i);
+        if (x < 0 || mask < 0 || !same_shape(a, x, n->out0)) continue;
+        const CcNode *from = made_for_one(a, x);
         CcIn_matmul product;
         double scale;
         if (!is_product(a->g, from, &product) && scaled(a, from, &scale) < 0) continue;
         if (!add) f->fill = *cc_graph_operand(a->g, n, 2);
         if (!add && (f->fill.kind == CC_IN_VALUE || f->fill.kind == CC_IN_NONE || f->fill.kind == CC_IN_NUMBER))
             return -1;
-        f->mask = m->value;
-        return x->value;
+        f->mask = mask;
+        return x;
     }
     return -1;
 }
@@ -193,14 +193,8 @@ static bool find(const Attend *a, int node, Found *f) {
 /* k [.., keys, depth] as a window of its transpose. */
 static int turn_back(CcGraph *g, int kt) {
     CcVal v = g->val.at[kt];
-    CcType *t = &v.type;
-    const int r = t->ndim - 2, c = t->ndim - 1;
-    const int64_t size = t->size[r], stride = t->stride[r];
-    if (t->ndim < 2) return -1;
-    t->size[r] = t->size[c];
-    t->stride[r] = t->stride[c];
-    t->size[c] = size;
-    t->stride[c] = stride;
+    if (v.type.ndim < 2) return -1;
+    v.type = cc_type_swapped(&v.type, v.type.ndim - 2, v.type.ndim - 1);
     if (!v.window_of) v.window_of = kt + 1;
     v.is_output = false;
     cc_vec_push(&g->val, v);
@@ -222,11 +216,11 @@ static void count_readers(Attend *a) {
     cc_dce_mark(g, a->live);
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; a->live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind != CC_IN_VALUE) continue;
-            a->uses[o->value]++;
-            if (g->val.at[o->value].window_of) a->uses[cc_graph_base(g, o->value)]++;
-            a->reader[o->value] = i;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            if (v < 0) continue;
+            a->uses[v]++;
+            if (g->val.at[v].window_of) a->uses[cc_graph_base(g, v)]++;
+            a->reader[v] = i;
         }
 }
 

@@ -36,25 +36,23 @@ static bool is_given(const CcGraph *g, int value) {
 /* A loss, or another reduction of several tensors? */
 static bool loss_mixes(const CcGraph *g, const CcNode *n, CcDtype out) {
     for (int i = 1; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind == CC_IN_VALUE && may_differ(g->val.at[o->value].type.dtype) &&
-            g->val.at[o->value].type.dtype != out)
-            return true;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && may_differ(g->val.at[v].type.dtype) && g->val.at[v].type.dtype != out) return true;
     }
     return false;
 }
 
 CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters) {
-    const CcOperand *o = cc_graph_operand(g, n, i);
+    const int v = cc_graph_value(g, n, i);
     const CcDtype out = (CcDtype)g->val.at[n->out0].type.dtype;
-    if (o->kind != CC_IN_VALUE || !may_differ(out) || !may_differ(g->val.at[o->value].type.dtype) ||
-        g->val.at[o->value].type.dtype == out || g->val.at[o->value].type.ndim < 0)
+    if (v < 0 || !may_differ(out) || !may_differ(g->val.at[v].type.dtype) || g->val.at[v].type.dtype == out ||
+        g->val.at[v].type.ndim < 0)
         return CC_DT_OTHER;
-    switch (cc_op_info((CcOpId)n->op)->kind) {
+    switch (cc_node_kind(n)) {
     case CC_K_MATMUL:
     case CC_K_CONV: {
         const int src = n->op == CC_OP_addmm ? 1 : 0;
-        const bool stays = !parameters && i != src && n->op != CC_OP_baddbmm && is_given(g, o->value);
+        const bool stays = !parameters && i != src && n->op != CC_OP_baddbmm && is_given(g, v);
         return cc_dtype_is_half(out) && !stays ? out : CC_DT_OTHER;
     }
     case CC_K_ATTENTION: return parameters && cc_dtype_is_half(out) ? out : CC_DT_OTHER;

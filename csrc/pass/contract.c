@@ -228,10 +228,7 @@ static CcType seen(const Sum *s, const Term *t, const Order *o) {
 static CcOperand look(Sum *s, int value, const CcType *type) {
     CcGraph *g = s->p->g;
     if (cc_type_same_layout(&g->val.at[value].type, type)) return value_of(value);
-    const bool is_output = g->val.at[value].is_output;
-    const int made = cc_views_window(g, value, type);
-    g->val.at[made].is_output = is_output && value == s->result.value;
-    return value_of(made);
+    return value_of((value == s->result.value ? cc_views_result : cc_views_window)(g, value, type));
 }
 
 /* Merges dims [from, to) into one if they are contiguous with each other. */
@@ -284,8 +281,6 @@ static Term copied(Sum *s, const Term *t, const Order *o) {
 
 /* ------------------------------------------------------------------ a step */
 
-static CcOperand last_dims(int n) { return int_of((INT64_C(1) << n) - 1); }
-
 /* Sums a term over all letters after the first `kept`. */
 static bool summed(Sum *s, Term *t, const Order *o, int kept, bool last) {
     CcType type;
@@ -301,21 +296,21 @@ static bool summed(Sum *s, Term *t, const Order *o, int kept, bool last) {
 }
 
 /* In the order of the result; for an intermediate, letters of `first` come before those of `second`. */
-static bool kept_order(const Sum *s, const Term *first, const Term *second, const Order *go, bool last, Order *out) {
+static bool kept_order(const Sum *s, const Term *first, const Term *second, const Order *over, bool last, Order *out) {
     const Term *const from[] = {last ? &s->result : first, last ? NULL : second};
     for (int i = 0; i < 2 && from[i]; i++)
         for (int k = 0; k < from[i]->n; k++) {
             const int label = from[i]->dim[k].label;
-            if (!has(go, label) && !has(out, label) && !put(out, label)) return false;
+            if (!has(over, label) && !has(out, label) && !put(out, label)) return false;
         }
     return true;
 }
 
 static bool times(Sum *s, const Term *a, const Term *b, bool last, Term *made) {
-    const Order none_go = {0};
+    const Order nothing = {0};
     Order o = {0};
     CcType type;
-    if (!kept_order(s, a, b, &none_go, last, &o)) return false;
+    if (!kept_order(s, a, b, &nothing, last, &o)) return false;
     const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
     const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
     const int to = target(s, &o, last, made, &type);
@@ -325,23 +320,23 @@ static bool times(Sum *s, const Term *a, const Term *b, bool last, Term *made) {
 
 /* For a large matrix times a vector along its columns, BLAS is faster: 2000x2000 takes 520 us here, 440 there;
  * 500x500 15 and 34 (Zen 4, one thread). */
-static bool is_blas(const Sum *s, const Term *a, const Term *b, const Order *go) {
-    bool columns = a->n > go->n;
+static bool is_blas(const Sum *s, const Term *a, const Term *b, const Order *over) {
+    bool columns = a->n > over->n;
     double numel = 1;
     for (int i = 0; i < a->n; i++) {
         const int label = a->dim[i].label;
         numel *= (double)s->size[label];
-        columns = columns && (has(go, label) ? a->dim[i].stride != 1 : !dim_of(b, label)); /* no batch */
+        columns = columns && (has(over, label) ? a->dim[i].stride != 1 : !dim_of(b, label)); /* no batch */
     }
     return columns && numel > BLAS_MIN;
 }
 
 /* Requires that `a` has all kept letters. */
-static bool dots(Sum *s, const Term *a, const Term *b, const Order *go, bool last, Term *made) {
-    Order o = {0}, sum = *go;
+static bool dots(Sum *s, const Term *a, const Term *b, const Order *over, bool last, Term *made) {
+    Order o = {0}, sum = *over;
     CcType type;
-    if (is_blas(s, a, b, go)) return false;
-    if (!kept_order(s, a, b, go, last, &o)) return false;
+    if (is_blas(s, a, b, over)) return false;
+    if (!kept_order(s, a, b, over, last, &o)) return false;
     Order rest = o;
     sort(&sum, a);
     for (int i = 0; i < sum.n; i++)
@@ -349,15 +344,15 @@ static bool dots(Sum *s, const Term *a, const Term *b, const Order *go, bool las
     const CcType ta = seen(s, a, &o), tb = seen(s, b, &o);
     const CcOperand x = look(s, a->value, &ta), y = look(s, b->value, &tb);
     const int to = target(s, &rest, last, made, &type);
-    made->value = cc_parts_add(s->p, CC_OP_dot, to, &type, x, y, last_dims(go->n)).value;
+    made->value = cc_parts_add(s->p, CC_OP_dot, to, &type, x, y, last_dims(over->n)).value;
     return true;
 }
 
 /* ------------------------------------------------------------------ products */
 
-/* Views a as [batch.., rows, go], b as [batch.., go, columns], the result as [batch.., rows, columns]. */
+/* Views a as [batch.., rows, over], b as [batch.., over, columns], the result as [batch.., rows, columns]. */
 typedef struct Product {
-    Order batch, rows, columns, go;
+    Order batch, rows, columns, over; /* over: what is summed over */
     bool last;
     Term a, b;
 } Product;
@@ -431,13 +426,10 @@ static void merge_batch(CcType *a, CcType *b, CcType *out) {
 
 /* Without a batch: x @ w with all row dims kept; `linear` if the weights are stored as [out, in]. */
 static CcOperand add_flat(Sum *s, const Product *m, int to, const CcType *out, const CcType *tb) {
-    const Order nothing = {0}, all = joined(&nothing, &m->rows, &m->go);
-    CcType ta = seen(s, &m->a, &all), transposed = *tb;
+    const Order nothing = {0}, all = joined(&nothing, &m->rows, &m->over);
+    const CcType transposed = cc_type_swapped(tb, 0, 1);
+    CcType ta = seen(s, &m->a, &all);
     (void)merge(&ta, m->rows.n, all.n); /* as_matrix() has checked that this works */
-    transposed.size[0] = tb->size[1];
-    transposed.size[1] = tb->size[0];
-    transposed.stride[0] = tb->stride[1];
-    transposed.stride[1] = tb->stride[0];
     const CcOperand x = look(s, m->a.value, &ta);
     if (cc_type_same_layout(&s->p->g->val.at[m->b.value].type, &transposed))
         return cc_parts_add(s->p, CC_OP_linear, to, out, x, value_of(m->b.value), none());
@@ -456,8 +448,8 @@ static bool add_product(Sum *s, Product *m, Term *made) {
     move_rows(s, m);
     const Order all = joined(&m->batch, &m->rows, &m->columns);
     if (all.n > CC_MAX_DIMS || m->batch.n > CC_MAX_DIMS - 2) return false;
-    if (!as_matrix(s, &m->a, &m->batch, &m->rows, &m->go, &ta) ||
-        !as_matrix(s, &m->b, &m->batch, &m->go, &m->columns, &tb))
+    if (!as_matrix(s, &m->a, &m->batch, &m->rows, &m->over, &ta) ||
+        !as_matrix(s, &m->b, &m->batch, &m->over, &m->columns, &tb))
         return false;
     *made = m->last ? s->result : fresh(s, &all, &out);
     if (m->last) out = seen(s, made, &all);
@@ -499,7 +491,7 @@ static bool product(Sum *s, Product *m, Term *made) {
         sort(&m->columns, &s->result);
         if (!without_gaps(s, m)) transpose(m);
     }
-    sort(&m->go, &m->a);
+    sort(&m->over, &m->a);
     if (!m->last || without_gaps(s, m)) return add_product(s, m, made);
     m->last = false;
     CcType type;
@@ -548,7 +540,7 @@ static bool contract(Sum *s, int i, int k) {
     for (int t = 0; t < s->n; t++) kept |= t == i || t == k ? 0 : mask_of(&s->term[t]);
     for (int d = 0; d < m.a.n; d++) {
         const int label = m.a.dim[d].label;
-        (void)put(!in(b, label) ? &m.rows : in(kept, label) ? &m.batch : &m.go, label);
+        (void)put(!in(b, label) ? &m.rows : in(kept, label) ? &m.batch : &m.over, label);
     }
     for (int d = 0; d < m.b.n; d++)
         if (!in(a, m.b.dim[d].label)) (void)put(&m.columns, m.b.dim[d].label);
@@ -556,9 +548,9 @@ static bool contract(Sum *s, int i, int k) {
     sort(&m.rows, &m.a);
     sort(&m.columns, &m.b);
     bool good;
-    if (m.go.n == 0) good = times(s, &m.a, &m.b, m.last, &made);
-    else if (m.columns.n == 0) good = dots(s, &m.a, &m.b, &m.go, m.last, &made);
-    else if (m.rows.n == 0) good = dots(s, &m.b, &m.a, &m.go, m.last, &made);
+    if (m.over.n == 0) good = times(s, &m.a, &m.b, m.last, &made);
+    else if (m.columns.n == 0) good = dots(s, &m.a, &m.b, &m.over, m.last, &made);
+    else if (m.rows.n == 0) good = dots(s, &m.b, &m.a, &m.over, m.last, &made);
     else good = product(s, &m, &made);
     if (!good) return false;
     s->term[i] = made;
@@ -607,7 +599,7 @@ static bool all_steps(Sum *s) {
 /* All terms are floats of one dtype. */
 static bool alike(const Sum *s) {
     const CcType out = type_of(s->p, value_of(s->result.value));
-    bool good = cc_dtype_info((CcDtype)out.dtype)->kind == 'f';
+    bool good = cc_dtype_is_float(out.dtype);
     for (int i = 0; i < s->n; i++) {
         const CcType t = type_of(s->p, value_of(s->term[i].value));
         good = good && t.dtype == out.dtype && t.device == out.device;
@@ -662,7 +654,7 @@ static bool scaled(Sum *s, int row) {
     int label[3][4], n[3];
     CcIn_addmm_by in;
     if (!read_scaled(p, &in)) return false;
-    const double beta = number_of(&in.beta), alpha = number_of(&in.alpha);
+    const double beta = cc_operand_number(&in.beta), alpha = cc_operand_number(&in.alpha);
     const CcType out = type_of(p, value_of(p->whole.out0));
     const bool wide = out.dtype == CC_DT_F32 || out.dtype == CC_DT_F64;
     if (alpha == 0 || type_of(p, in.x).dtype != out.dtype || (!wide && p->whole.op != CC_OP_baddbmm)) return false;
@@ -709,14 +701,14 @@ static bool has_one_column(const CcGraph *g, const CcNode *n) {
 
 /* a [.., rows, k], b [.., k, 1] or [k]; for linear [1, k] or [k], and a one-element bias. */
 static bool one_column(Sum *s, const CcIn_linear *in) {
-    enum { GO = CC_MAX_DIMS, COLUMN };
+    enum { OVER = CC_MAX_DIMS, COLUMN };
     Parts *p = s->p;
     const bool linear = p->whole.op == CC_OP_linear, biased = in->bias.kind == CC_IN_VALUE;
     const CcType out = type_of(p, value_of(s->out));
     const int x = type_of(p, in->x).ndim, w = type_of(p, in->weight).ndim, y = out.ndim, rows = y - (w > 1 ? 2 : 1);
     int of_x[CC_MAX_DIMS], of_w[CC_MAX_DIMS], of_y[CC_MAX_DIMS];
-    for (int d = 0; d < x; d++) of_x[d] = d == x - 1 ? GO : x - 2 - d;
-    for (int d = 0; d < w; d++) of_w[d] = d < w - 2 ? w - 2 - d : (d == w - 1) == (linear || w == 1) ? GO : COLUMN;
+    for (int d = 0; d < x; d++) of_x[d] = d == x - 1 ? OVER : x - 2 - d;
+    for (int d = 0; d < w; d++) of_w[d] = d < w - 2 ? w - 2 - d : (d == w - 1) == (linear || w == 1) ? OVER : COLUMN;
     for (int d = 0; d < y; d++) of_y[d] = d > rows ? COLUMN : rows - d;
     if (biased) {
         if ((out.dtype != CC_DT_F32 && out.dtype != CC_DT_F64) || type_of(p, in->bias).dtype != out.dtype) return false;
@@ -765,13 +757,13 @@ bool cc_contract_read(const CcGraph *g, const CcNode *n, CcNamedSum *out) {
     return true;
 }
 
-static bool make(Parts *p, const bool *needed) {
+static bool make(Parts *p) {
     Sum s = {.p = p, .out = p->whole.out0};
     for (int i = 0; i < CC_COUNT(SCALED); i++)
-        if (SCALED[i].op == p->whole.op) return needed[0] && p->whole.n_out == 1 && scaled(&s, i);
+        if (SCALED[i].op == p->whole.op) return p->needed[0] && p->whole.n_out == 1 && scaled(&s, i);
     CcIn_linear in;
-    if (read_product(p->g, &p->whole, &in)) return needed[0] && one_column(&s, &in);
-    if (!needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
+    if (read_product(p->g, &p->whole, &in)) return p->needed[0] && one_column(&s, &in);
+    if (!p->needed[0] || p->whole.n_out != 1 || !name_terms(&s) || !alike(&s)) return false;
     if (s.n == 1 && s.term[0].n <= s.result.n) return false; /* a view */
     return all_steps(&s) && p->n > 0;
 }

@@ -5,9 +5,9 @@
 /* Integer division by a tensor of integers, which may contain 0. */
 static bool divides(const CcGraph *g, const CcNode *n) {
     if (!cc_op_divides((CcOpId)n->op)) return false;
-    const CcOperand *by = &g->operand.at[n->in0 + 1];
+    const int v = cc_graph_value(g, n, 1);
     const char kind = cc_dtype_info((CcDtype)g->val.at[n->out0].type.dtype)->kind;
-    return by->kind == CC_IN_VALUE && (kind == 'i' || kind == 'u');
+    return v >= 0 && (kind == 'i' || kind == 'u');
 }
 
 /* May data decide whether the node raises? The row says so ('?'), or there is no row and torch runs the op: it may be a
@@ -19,9 +19,9 @@ static bool may_raise(const CcGraph *g, const CcNode *n) {
     if (n->op == CC_OP_host || strchr(info->promote, '?') || divides(g, n)) return true;
     if (kind != CC_K_INDEX && kind != CC_K_SCATTER) return false;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = &g->operand.at[n->in0 + k];
-        if (o->kind != CC_IN_VALUE) continue;
-        const CcType *t = &g->val.at[o->value].type;
+        const int v = cc_graph_value(g, n, k);
+        if (v < 0) continue;
+        const CcType *t = &g->val.at[v].type;
         if (t->dtype == CC_DT_I64 || t->dtype == CC_DT_I32 || t->ndim < 0) return true;
     }
     return false;
@@ -37,9 +37,9 @@ void cc_dce_mark(const CcGraph *g, bool *live) {
         if (!live[i]) continue;
         const CcNode *n = &g->node.at[i];
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = &g->operand.at[n->in0 + k];
-            if (o->kind != CC_IN_VALUE) continue;
-            const int def = g->val.at[cc_graph_base(g, o->value)].def;
+            const int v = cc_graph_value(g, n, k);
+            if (v < 0) continue;
+            const int def = g->val.at[cc_graph_base(g, v)].def;
             if (def >= 0) live[def] = true;
         }
     }
@@ -48,7 +48,7 @@ void cc_dce_mark(const CcGraph *g, bool *live) {
 void cc_dce_uses(const CcGraph *g, const bool *live, int *uses) {
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE) uses[cc_graph_base(g, o->value)]++;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            if (v >= 0) uses[cc_graph_base(g, v)]++;
         }
 }

@@ -10,7 +10,7 @@
 #include "pass_int.h"
 
 static bool is_plain_float(const CcType *t) {
-    return t->ndim >= 0 && t->device == 1 && cc_dtype_info((CcDtype)t->dtype)->kind == 'f' && cc_type_numel(t) > 0;
+    return t->ndim >= 0 && t->device == 1 && cc_dtype_is_float(t->dtype) && cc_type_numel(t) > 0;
 }
 
 /* A number for each channel of each sample. */
@@ -28,7 +28,7 @@ static bool read_dropout(const CcGraph *g, const CcNode *n, CcDraw *out) {
     const CcType x = g->val.at[in.x.value].type;
     if (!is_plain_float(&x) || !cc_type_dense(&x) || !cc_type_same_layout(&x, &g->val.at[n->out0].type)) return false;
     if (channels && x.ndim < 2) return false;
-    *out = (CcDraw){.type = channels ? of_channels(x) : x, .keep = 1 - number_of(&in.p)};
+    *out = (CcDraw){.type = channels ? of_channels(x) : x, .keep = 1 - cc_operand_number(&in.p)};
     return true;
 }
 
@@ -41,7 +41,7 @@ static bool read_attention(const CcGraph *g, const CcNode *n, CcDraw *out) {
     if (!is_plain_float(&scores) || scores.ndim < 2 || k->ndim != scores.ndim || cc_type_numel(k) == 0) return false;
     scores.size[scores.ndim - 1] = k->size[k->ndim - 2];
     cc_type_make_contiguous(&scores);
-    *out = (CcDraw){.type = scores, .keep = 1 - number_of(&in.p)};
+    *out = (CcDraw){.type = scores, .keep = 1 - cc_operand_number(&in.p)};
     return true;
 }
 
@@ -84,14 +84,8 @@ static bool is_regular(const Parts *p, const CcIn_attention_dropout *in) {
 }
 
 static CcOperand transposed(Parts *p, CcOperand x) {
-    CcType t = type_of(p, x);
-    const int i = t.ndim - 1;
-    const int64_t size = t.size[i], stride = t.stride[i];
-    t.size[i] = t.size[i - 1];
-    t.stride[i] = t.stride[i - 1];
-    t.size[i - 1] = size;
-    t.stride[i - 1] = stride;
-    return window(p, x, t);
+    const CcType t = type_of(p, x);
+    return window(p, x, cc_type_swapped(&t, t.ndim - 1, t.ndim - 2));
 }
 
 /* 1 on and below the diagonal. */
@@ -112,7 +106,7 @@ static CcOperand unless_masked(Parts *p, CcOperand w, CcOperand s) {
     cc_type_make_contiguous(&row);
     flags = row;
     flags.dtype = CC_DT_BOOL;
-    const CcOperand most = cc_parts_make(p, amax, -1, &row, .x = s, .dims = int_of(1));
+    const CcOperand most = cc_parts_make(p, amax, -1, &row, .x = s, .dims = last_dims(1));
     const CcOperand masked = cc_parts_add(p, CC_OP_eq, -1, &flags, most, float_of(-INFINITY));
     return cc_parts_add(p, CC_OP_where, -1, &t, masked, float_of(0), w);
 }
@@ -120,7 +114,8 @@ static CcOperand unless_masked(Parts *p, CcOperand w, CcOperand s) {
 /* softmax(q @ k^T * scale, masked). As in eager, a row that may not attend anywhere is 0. */
 static CcOperand weights(Parts *p, const CcIn_attention_dropout *in, const CcType *t) {
     const CcType q = type_of(p, in->q);
-    const double scale = in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q.size[q.ndim - 1]) : number_of(&in->scale);
+    const double scale =
+        in->scale.kind == CC_IN_NONE ? 1 / sqrt((double)q.size[q.ndim - 1]) : cc_operand_number(&in->scale);
     CcOperand s = cc_parts_add(p, CC_OP_matmul, -1, t, in->q, transposed(p, in->k)), mask = none();
     s = cc_parts_add(p, CC_OP_mul, -1, t, s, float_of(scale));
     if (in->is_causal.kind == CC_IN_BOOL && in->is_causal.i) mask = causal_mask(p, t);
@@ -128,7 +123,7 @@ static CcOperand weights(Parts *p, const CcIn_attention_dropout *in, const CcTyp
     if (bools) mask = in->mask;
     else if (in->mask.kind == CC_IN_VALUE) s = cc_parts_add(p, CC_OP_add, -1, t, s, in->mask);
     if (mask.kind == CC_IN_VALUE) s = cc_parts_add(p, CC_OP_where, -1, t, mask, s, float_of(-INFINITY));
-    const CcOperand w = cc_parts_make(p, softmax, -1, t, .x = s, .dims = int_of(1));
+    const CcOperand w = cc_parts_make(p, softmax, -1, t, .x = s, .dims = last_dims(1));
     return in->mask.kind == CC_IN_VALUE ? unless_masked(p, w, s) : w;
 }
 

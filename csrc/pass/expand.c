@@ -5,8 +5,9 @@
  *   y = gelu(x)                ->   y = gelu(x, 1)                                      as oneDNN computes it
  *   y = softmax(x)             ->   m = amax(x); e = exp(x - m); s = sum(e); y = e * (1 / s)
  *
- * losses.c, layers.c, moments.c, writes.c and dropout.c handle losses, layers, norms in training, writes and dropout. Softmax splits if
- * x has few but long rows: one thread would sweep a row several times, while all threads share these loops. */
+ * The table SPLIT lists the ops. losses.c, layers.c, moments.c, writes.c and dropout.c split losses, layers, norms in
+ * training, writes and dropout. Softmax splits if x has few but long rows: one thread would sweep a row several times,
+ * while all threads share these loops. */
 #include "pass_int.h"
 
 /* ------------------------------------------------------------------ two results */
@@ -32,11 +33,11 @@ static void same_part(Parts *p, CcOpId op, int k, int most) {
     cc_parts_add_in(p, op, p->whole.out0 + k, NULL, in, n);
 }
 
-static bool pair(Parts *p, const bool *needed) {
+static bool pair(Parts *p) {
     for (int i = 0; i < CC_COUNT(PAIRS); i++) {
         if (PAIRS[i].op != p->whole.op || p->whole.n_out != 2) continue;
         for (int k = 0; k < 2; k++)
-            if (needed[k]) same_part(p, PAIRS[i].result[k], k, PAIRS[i].n_in[k]);
+            if (p->needed[k]) same_part(p, PAIRS[i].result[k], k, PAIRS[i].n_in[k]);
         return p->n > 0;
     }
     return false;
@@ -66,18 +67,22 @@ static bool is_plane(const CcGraph *g, const CcNode *n, const CcGroupRules *rule
     return plane_dims(g, n) && (!rules->gathers || (n->n_out == 1 && !cc_group_takes(g, (int)(n - g->node.at), rules)));
 }
 
+static bool pool_splits(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    return n->n_out == 2 || is_plane(g, n, rules);
+}
+
 /* Means or maxima of windows, and the indices of maxima. */
-static bool pool(Parts *p, const bool *needed) {
+static bool pool(Parts *p) {
     const CcNode n = p->whole;
-    /* may_be() found a pool of one result to be a plane; its node is gone by now, so is_plane() can't be asked */
+    /* pool_splits() found a pool of one result to be a plane; its node is gone by now, so is_plane() can't be asked */
     const int dims = n.n_out == 1 || !p->rules->gathers ? plane_dims(p->g, &n) : 0;
     const bool adaptive = n.op == CC_OP_adaptive_max_pool;
     for (int k = 0; k < n.n_out; k++) {
         const CcOpId values = cc_window_is_max(&n) ? CC_OP_amax : CC_OP_mean;
-        if (!needed[k]) continue;
+        if (!p->needed[k]) continue;
         if (dims)
             cc_parts_add(p, is_index(&n, k) ? CC_OP_plane_argmax : values, n.out0 + k, NULL,
-                         value_of(cc_graph_source(p->g, &n)), int_of((1 << dims) - 1));
+                         value_of(cc_graph_source(p->g, &n)), last_dims(dims));
         else if (k == 0) same_part(p, (CcOpId)n.op, k, n.n_in);
         else same_part(p, adaptive ? CC_OP_adaptive_max_pool_at : CC_OP_max_pool_at, k, n.n_in);
     }
@@ -86,7 +91,8 @@ static bool pool(Parts *p, const bool *needed) {
 
 /* ------------------------------------------------------------------ few long rows */
 
-static bool long_rows(const CcGraph *g, const CcNode *n) {
+static bool has_long_rows(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    (void)rules;
     CcIn_softmax in;
     if (n->n_out != 1 || !cc_in_softmax(g, n, &in)) return false;
     const CcSpace f = cc_space_of(g, n);
@@ -134,17 +140,23 @@ static bool arg(Parts *p) {
 
 /* Does eager call oneDNN for this gelu? (use_mkldnn in ATen/native/cpu/Activation.cpp; for bfloat16 it depends on
  * the CPU.) */
-static bool gelu_of_library(const CcGraph *g, const CcNode *n) {
+static bool is_library_gelu(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     const int x = cc_graph_source(g, n);
-    if (x < 0) return false;
+    if (!rules->gelu || x < 0) return false;
     const CcType *t = &g->val.at[x].type;
     return n->n_in == 1 && t->dtype == CC_DT_F32 && t->device == 1 && cc_type_numel(t) > 1 && cc_type_contiguous(t);
+}
+
+static bool gelu(Parts *p) {
+    cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, operand(p, 0), int_of(p->rules->gelu));
+    return true;
 }
 
 /* ------------------------------------------------------------------ linear */
 
 /* Rows that no single stride covers (an image whose batch dim is not outermost): eager copies them, too. */
-static bool scattered(const CcGraph *g, const CcNode *n) {
+static bool is_scattered(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    (void)rules;
     CcIn_linear in;
     if (!cc_in_linear(g, n, &in)) return false;
     const CcType *t = &g->val.at[in.x.value].type;
@@ -171,18 +183,19 @@ static bool copied_rows(Parts *p) {
 /* ------------------------------------------------------------------ views and moved elements */
 
 /* Each result is a view of one operand. */
-static bool meshgrid(Parts *p, const bool *needed) {
+static bool meshgrid(Parts *p) {
     CcIn_meshgrid in;
     if (!cc_in_meshgrid(p->g, &p->whole, &in) || in.vectors.n != p->whole.n_out) return false;
     for (int k = 0; k < p->whole.n_out; k++) {
         const CcOperand vector = operand(p, in.vectors.first + k);
         if (vector.kind != CC_IN_VALUE || type_of(p, vector).ndim > 1) return false;
-        if (needed[k]) cc_parts_add(p, CC_OP_expand, p->whole.out0 + k, NULL, vector);
+        if (p->needed[k]) cc_parts_add(p, CC_OP_expand, p->whole.out0 + k, NULL, vector);
     }
     return p->n > 0;
 }
 
-static bool is_padded(const CcGraph *g, const CcNode *n) {
+static bool is_padded(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    (void)rules;
     CcIn_im2col in;
     return cc_in_im2col(g, n, &in) && (in.padding[0].i > 0 || in.padding[1].i > 0);
 }
@@ -205,95 +218,72 @@ static bool padded_windows(Parts *p) {
 
 /* ------------------------------------------------------------------ the pass */
 
-static bool expand(Parts *p, const bool *needed) {
-    switch (p->whole.op) {
-    case CC_OP_nll_loss:
-    case CC_OP_cross_entropy:
-    case CC_OP_bce_loss:
-    case CC_OP_multi_margin:
-    case CC_OP_cosine_embedding:
-    case CC_OP_triplet_margin: return needed[0] && cc_losses_make(p);
-    case CC_OP_batch_norm_train:
-    case CC_OP_instance_norm_train: return cc_moments_make(p);
-    case CC_OP_group_norm: return cc_moments_groups(p);
-    case CC_OP_scatter:
-    case CC_OP_index_add:
-    case CC_OP_index_copy:
-    case CC_OP_index_fill:
-    case CC_OP_index_put:
-    case CC_OP_put:
-    case CC_OP_put_add:
-    case CC_OP_slice_scatter:
-    case CC_OP_diagonal_scatter: return cc_writes_make(p);
-    case CC_OP_dropout:
-    case CC_OP_feature_dropout:
-    case CC_OP_attention_dropout: return cc_dropout_make(p);
-    case CC_OP_softmax:
-    case CC_OP_log_softmax: return softmax(p);
-    case CC_OP_argmax:
-    case CC_OP_argmin: return arg(p);
-    case CC_OP_linear: return copied_rows(p);
-    case CC_OP_meshgrid: return meshgrid(p, needed);
-    case CC_OP_im2col: return padded_windows(p);
-    case CC_OP_lstm_cell:
-    case CC_OP_gru_cell:
-    case CC_OP_rnn_tanh_cell:
-    case CC_OP_rnn_relu_cell:
-    case CC_OP_self_attention:
-    case CC_OP_encoder_layer: return cc_layers_make(p, needed);
-    case CC_OP_avg_pool:
-    case CC_OP_adaptive_avg_pool:
-    case CC_OP_max_pool:
-    case CC_OP_max_pool_at:
-    case CC_OP_adaptive_max_pool:
-    case CC_OP_adaptive_max_pool_at: return pool(p, needed);
-    case CC_OP_gelu:
-        cc_parts_add(p, CC_OP_gelu, p->whole.out0, NULL, operand(p, 0), int_of(p->rules->gelu));
-        return true;
-    default: return pair(p, needed);
-    }
+static bool on_cpu(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
+    (void)g, (void)n;
+    return !rules->gathers;
 }
 
-/* Is a rewrite worth trying? */
+/* The ops that are split, besides those of PAIRS. may_be NULL: all of them. */
+static const struct {
+    CcOpId op;
+    bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules);
+    bool (*make)(Parts *p);
+} SPLIT[] = {
+    {CC_OP_avg_pool, pool_splits, pool},
+    {CC_OP_adaptive_avg_pool, pool_splits, pool},
+    {CC_OP_max_pool, pool_splits, pool},
+    {CC_OP_max_pool_at, pool_splits, pool},
+    {CC_OP_adaptive_max_pool, pool_splits, pool},
+    {CC_OP_adaptive_max_pool_at, pool_splits, pool},
+    {CC_OP_softmax, has_long_rows, softmax},
+    {CC_OP_log_softmax, has_long_rows, softmax},
+    {CC_OP_argmax, has_long_rows, arg},
+    {CC_OP_argmin, has_long_rows, arg},
+    {CC_OP_gelu, is_library_gelu, gelu},
+    {CC_OP_linear, is_scattered, copied_rows},
+    {CC_OP_meshgrid, NULL, meshgrid},
+    {CC_OP_im2col, is_padded, padded_windows},
+    {CC_OP_nll_loss, NULL, cc_losses_make},
+    {CC_OP_cross_entropy, NULL, cc_losses_make},
+    {CC_OP_bce_loss, NULL, cc_losses_make},
+    {CC_OP_multi_margin, NULL, cc_losses_make},
+    {CC_OP_cosine_embedding, NULL, cc_losses_make},
+    {CC_OP_triplet_margin, NULL, cc_losses_make},
+    {CC_OP_batch_norm_train, NULL, cc_moments_make},
+    {CC_OP_instance_norm_train, NULL, cc_moments_make},
+    {CC_OP_group_norm, on_cpu, cc_moments_groups}, /* on a GPU torch runs the convolutions and keeps their layouts */
+    {CC_OP_lstm_cell, NULL, cc_layers_make},
+    {CC_OP_gru_cell, NULL, cc_layers_make},
+    {CC_OP_rnn_tanh_cell, NULL, cc_layers_make},
+    {CC_OP_rnn_relu_cell, NULL, cc_layers_make},
+    {CC_OP_self_attention, NULL, cc_layers_make},
+    {CC_OP_encoder_layer, NULL, cc_layers_make},
+    {CC_OP_dropout, on_cpu, cc_dropout_make}, /* torch's generator of a GPU is another one */
+    {CC_OP_feature_dropout, on_cpu, cc_dropout_make},
+    {CC_OP_attention_dropout, on_cpu, cc_dropout_make},
+    {CC_OP_scatter, cc_writes_may, cc_writes_make},
+    {CC_OP_index_add, cc_writes_may, cc_writes_make},
+    {CC_OP_index_copy, cc_writes_may, cc_writes_make},
+    {CC_OP_index_fill, cc_writes_may, cc_writes_make},
+    {CC_OP_index_put, cc_writes_may, cc_writes_make},
+    {CC_OP_put, cc_writes_may, cc_writes_make},
+    {CC_OP_put_add, cc_writes_may, cc_writes_make},
+    {CC_OP_slice_scatter, cc_writes_may, cc_writes_make},
+    {CC_OP_diagonal_scatter, cc_writes_may, cc_writes_make},
+};
+
+static bool make(Parts *p) {
+    for (int i = 0; i < CC_COUNT(SPLIT); i++)
+        if (SPLIT[i].op == p->whole.op) return SPLIT[i].make(p);
+    return pair(p);
+}
+
 static bool may_be(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
-    switch (n->op) {
-    case CC_OP_avg_pool:
-    case CC_OP_adaptive_avg_pool:
-    case CC_OP_max_pool:
-    case CC_OP_max_pool_at:
-    case CC_OP_adaptive_max_pool:
-    case CC_OP_adaptive_max_pool_at: return n->n_out == 2 || is_plane(g, n, rules);
-    case CC_OP_softmax:
-    case CC_OP_log_softmax:
-    case CC_OP_argmax:
-    case CC_OP_argmin: return long_rows(g, n);
-    case CC_OP_nll_loss:
-    case CC_OP_bce_loss:
-    case CC_OP_lstm_cell:
-    case CC_OP_gru_cell:
-    case CC_OP_rnn_tanh_cell:
-    case CC_OP_rnn_relu_cell:
-    case CC_OP_multi_margin:
-    case CC_OP_cosine_embedding:
-    case CC_OP_triplet_margin:
-    case CC_OP_batch_norm_train:
-    case CC_OP_instance_norm_train:
-    case CC_OP_self_attention:
-    case CC_OP_encoder_layer:
-    case CC_OP_cross_entropy: return true;
-    case CC_OP_dropout:
-    case CC_OP_feature_dropout:
-    case CC_OP_attention_dropout: return !rules->gathers; /* torch's generator of a GPU is another one */
-    case CC_OP_group_norm: return !rules->gathers; /* on a GPU torch runs the convolutions and keeps their layouts */
-    case CC_OP_linear: return scattered(g, n);
-    case CC_OP_meshgrid: return true;
-    case CC_OP_im2col: return is_padded(g, n);
-    case CC_OP_gelu: return rules->gelu && gelu_of_library(g, n);
-    default: break;
-    }
+    for (int i = 0; i < CC_COUNT(SPLIT); i++)
+        if (SPLIT[i].op == n->op) return !SPLIT[i].may_be || SPLIT[i].may_be(g, n, rules);
     for (int i = 0; i < CC_COUNT(PAIRS); i++)
         if (PAIRS[i].op == n->op) return true;
-    return cc_writes_may(g, n, rules);
+    return false;
 }
 
 /* pass/rearrange.c rewrites pools with large windows and im2col; pass/views.c turns views into windows. */
@@ -311,5 +301,5 @@ static bool flagged(const CcNode *n, const CcGroupRules *rules) {
 }
 
 void cc_expand_rewrite(CcGraph *g, const CcGroupRules *rules) {
-    cc_parts_rewrite(g, rules, &(PartsRules){may_be, expand, later, flagged});
+    cc_parts_rewrite(g, rules, &(PartsRules){may_be, make, later, flagged});
 }

@@ -20,7 +20,7 @@ typedef struct Unit {
     int n, inputs;        /* number of nodes, and of their tensor operands, counted with repetition */
     CcSpace space;        /* LOOP */
     bool reduces, writes; /* writes: the unit writes inputs */
-    bool may_fail;        /* what it was given may be wrong: a write must not come before that is known */
+    bool may_fail;        /* it may find that its operands are wrong: no write may come before it */
     /* LOOP, without CcGroupRules.gathers. mover: a node that reads elements at other positions, e.g. a join, and may
      * cut the loop into boxes; -1: none. narrow: rows are short. */
     int mover;
@@ -32,12 +32,13 @@ typedef struct Region {
     const CcGraph *g;
     const bool *live;
     const CcGroupRules *rules;
-    const bool *tame; /* node: a pointwise kernel that writes an input */
-    const int *root;  /* value -> whose memory it may be (into.c) */
-    int first, end;   /* nodes [first, end) */
-    int *node;        /* unit -> its first live node, in program order */
-    int m, begun, words;
-    uint64_t *dep; /* m rows of `words`: the closure of a unit's dependencies */
+    const bool *kernel_write; /* node: a pointwise kernel that writes an input */
+    const int *root;          /* value -> whose memory it may be (into.c) */
+    int first, end;           /* nodes [first, end) */
+    int *node;                /* unit -> its first live node, in program order */
+    int n_unit, begun;        /* begun: units [0, begun) are made */
+    int words;                /* of a set of units */
+    uint64_t *dep;            /* n_unit rows of `words`: the closure of a unit's dependencies */
     Unit *unit;
     int *owner;       /* node - first -> unit; -1: not live */
     int *uses;        /* value -> number of live operands that read it (of the whole graph) */
@@ -54,7 +55,7 @@ static void set(uint64_t *row, int u) { row[u / 64] |= UINT64_C(1) << (u % 64); 
 /* The unit of this region that makes or writes a value (or the base of its window); -1: an earlier region made it. */
 static int maker(const Region *r, int value) {
     const int own = r->g->val.at[value].def;
-    const int def = own >= 0 && r->tame[own] ? own : r->g->val.at[cc_graph_base(r->g, value)].def;
+    const int def = own >= 0 && r->kernel_write[own] ? own : r->g->val.at[cc_graph_base(r->g, value)].def;
     return def < r->first ? -1 : r->owner[def - r->first];
 }
 
@@ -111,9 +112,8 @@ static bool fits(const Region *r, const CcSpace *f, int u, int other) {
         const CcNode *n = &r->g->node.at[r->unit[u].node.at[i]];
         if (cc_space_node(f, r->g, n) == CC_LEVEL_NONE) return false;
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = &r->g->operand.at[n->in0 + k];
-            if (o->kind == CC_IN_VALUE && maker(r, o->value) == other && !cc_space_meets(f, r->g, n, o->value))
-                return false;
+            const int v = cc_graph_value(r->g, n, k);
+            if (v >= 0 && maker(r, v) == other && !cc_space_meets(f, r->g, n, v)) return false;
         }
     }
     return true;
@@ -138,15 +138,15 @@ static bool same_space(const Region *r, int u, int v) {
 static bool reads_elsewhere(const Region *r, const Unit *unit, int made) {
     for (int i = 0; i < unit->node.n; i++) {
         const CcNode *n = &r->g->node.at[unit->node.at[i]];
-        const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+        const CcOpKind kind = cc_node_kind(n);
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = &r->g->operand.at[n->in0 + k];
-            if (o->kind != CC_IN_VALUE || maker(r, o->value) != made) continue;
+            const int v = cc_graph_value(r->g, n, k);
+            if (v < 0 || maker(r, v) != made) continue;
             if (kind == CC_K_CONCAT || kind == CC_K_POOL || kind == CC_K_RESAMPLE || (kind == CC_K_SCATTER && k > 0))
                 return true;
-            const CcVal *base = &r->g->val.at[cc_graph_base(r->g, o->value)];
+            const CcVal *base = &r->g->val.at[cc_graph_base(r->g, v)];
             if (base->def < 0) continue; /* written, and read where it was written (into.c) */
-            if (r->g->node.at[base->def].out0 != o->value) return true;
+            if (r->g->node.at[base->def].out0 != v) return true;
         }
     }
     return false;
@@ -154,8 +154,8 @@ static bool reads_elsewhere(const Region *r, const Unit *unit, int made) {
 
 /* A pool and its indices have the same operands. */
 static bool same_windows(const CcGraph *g, const CcNode *a, const CcNode *b) {
-    const CcOpKind kind = cc_op_info((CcOpId)a->op)->kind;
-    if (kind != CC_K_POOL || cc_op_info((CcOpId)b->op)->kind != kind || a->n_in != b->n_in) return false;
+    const CcOpKind kind = cc_node_kind(a);
+    if (kind != CC_K_POOL || cc_node_kind(b) != kind || a->n_in != b->n_in) return false;
     for (int i = 0; i < a->n_in; i++) {
         const CcOperand *x = cc_graph_operand(g, a, i), *y = cc_graph_operand(g, b, i);
         if (x->kind != y->kind || x->value != y->value || x->i != y->i) return false;
@@ -177,10 +177,10 @@ static bool reads_in_step(const Region *r, int node, int write, int u, int v) {
     const CcNode *n = &g->node.at[node];
     const int to = g->node.at[write].out0;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = &g->operand.at[n->in0 + k];
-        if (o->kind != CC_IN_VALUE || r->root[o->value] != r->root[to]) continue;
-        const int def = g->val.at[o->value].def, made = def < r->first ? -1 : r->owner[def - r->first];
-        if (!cc_into_same(g, o->value, to) || (node > write && (made < 0 || (made != u && made != v)))) return false;
+        const int value = cc_graph_value(g, n, k);
+        if (value < 0 || r->root[value] != r->root[to]) continue;
+        const int def = g->val.at[value].def, made = def < r->first ? -1 : r->owner[def - r->first];
+        if (!cc_into_same(g, value, to) || (node > write && (made < 0 || (made != u && made != v)))) return false;
     }
     return true;
 }
@@ -192,11 +192,12 @@ static bool writes_in_step(const Region *r, int u, int v) {
     for (int a = 0; a < 2; a++)
         for (int i = 0; i < both[a]->node.n; i++) {
             const int write = both[a]->node.at[i];
-            for (int b = 0; r->tame[write] && b < 2; b++)
+            for (int b = 0; r->kernel_write[write] && b < 2; b++)
                 for (int k = 0; k < both[b]->node.n; k++) {
                     const int node = both[b]->node.at[k];
                     if (!reads_in_step(r, node, write, u, v)) return false;
-                    if (r->tame[node] && r->root[r->g->node.at[node].out0] == r->root[r->g->node.at[write].out0] &&
+                    if (r->kernel_write[node] &&
+                        r->root[r->g->node.at[node].out0] == r->root[r->g->node.at[write].out0] &&
                         !cc_into_same(r->g, r->g->node.at[node].out0, r->g->node.at[write].out0))
                         return false;
                 }
@@ -222,14 +223,14 @@ static bool fold_post(Region *r, int u) {
     const int node = r->unit[u].node.at[0];
     const CcNode *n = &r->g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &r->g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        const int p = maker(r, o->value);
+        const int value = cc_graph_value(r->g, n, i);
+        if (value < 0) continue;
+        const int p = maker(r, value);
         if (p < 0 || r->unit[p].kind != CC_G_PRIM) continue;
         const Unit *product = &r->unit[p];
-        const CcVal *v = &r->g->val.at[o->value];
-        if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != o->value || v->window_of ||
-            v->is_output || r->uses[o->value] != 1)
+        const CcVal *v = &r->g->val.at[value];
+        if (v->def != cc_vec_last(&product->node) || r->g->node.at[v->def].out0 != value || v->window_of ||
+            v->is_output || r->uses[value] != 1)
             continue;
         if (path_through_third(r, u, p) || !may_follow(r->g, product->node.at, product->n, node, r->rules)) continue;
         merge(r, p, u);
@@ -247,16 +248,15 @@ static bool same_shapes(const Region *r, int u, int v) {
 static void fuse_loops(Region *r, int u) {
     const CcNode *n = &r->g->node.at[r->unit[u].node.at[0]];
     for (int i = 0; i < n->n_in; i++) { /* units that make its operands */
-        const CcOperand *o = &r->g->operand.at[n->in0 + i];
-        const int p = o->kind == CC_IN_VALUE ? maker(r, o->value) : -1;
+        const int v = cc_graph_value(r->g, n, i), p = v >= 0 ? maker(r, v) : -1;
         if (p < 0 || !can_fuse(r, p, u)) continue;
         merge(r, CC_MIN(p, u), CC_MAX(p, u));
         u = CC_MIN(p, u);
     }
     for (int i = 0; i < n->n_in; i++) { /* a unit that reads the same tensor */
-        const CcOperand *o = &r->g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        int q = r->reader[o->value];
+        const int value = cc_graph_value(r->g, n, i);
+        if (value < 0) continue;
+        int q = r->reader[value];
         q = q < r->first ? -1 : r->owner[q - r->first];
         if (q < 0 || !same_shapes(r, q, u) || !can_fuse(r, q, u)) continue;
         merge(r, CC_MIN(q, u), CC_MAX(q, u));
@@ -294,13 +294,13 @@ static int kind_of(const CcGraph *g, int node, const CcGroupRules *rules) {
 /* Is this node the only reader of a library call's result, and may it be the first post-op? */
 static bool is_post(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
-    const CcOperand *x = n->n_in ? &g->operand.at[n->in0] : NULL;
-    if (!is_pure(g, node, rules) || !x || x->kind != CC_IN_VALUE) return false;
-    const CcVal *v = &g->val.at[x->value];
-    if (v->def < 0 || g->node.at[v->def].out0 != x->value || v->is_output || v->window_of ||
+    const int x = cc_graph_source(g, n);
+    if (!is_pure(g, node, rules) || x < 0) return false;
+    const CcVal *v = &g->val.at[x];
+    if (v->def < 0 || g->node.at[v->def].out0 != x || v->is_output || v->window_of ||
         kind_of(g, v->def, rules) != CC_G_PRIM)
         return false;
-    return may_follow(g, &v->def, 1, node, rules) && cc_edit_reads(g, x->value) == 1;
+    return may_follow(g, &v->def, 1, node, rules) && cc_edit_reads(g, x) == 1;
 }
 
 bool cc_group_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
@@ -329,13 +329,13 @@ static void follow_node(const Region *r, int u, int node) {
 static bool names_root(const Region *r, int node, int root) {
     const CcNode *n = &r->g->node.at[node];
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = &r->g->operand.at[n->in0 + k];
-        if (o->kind == CC_IN_VALUE && r->root[o->value] == root) return true;
+        const int v = cc_graph_value(r->g, n, k);
+        if (v >= 0 && r->root[v] == root) return true;
     }
     return false;
 }
 
-/* Reads indices from tensors, which may be out of range? */
+/* Can the unit fail: is it a library call or the host's, or does it read indices, which may be out of range? */
 static bool may_fail(const Region *r, const Unit *unit, int node) {
     const CcExpr *e = unit->kind == CC_G_LOOP ? cc_op_expr(r->g, &r->g->node.at[node]) : NULL;
     if (!e) return true;
@@ -352,10 +352,10 @@ static void keep_order(Region *r, int u) {
     const CcNode *n = &r->g->node.at[node];
     bool unknown = false;
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = &r->g->operand.at[n->in0 + k];
-        if (o->kind != CC_IN_VALUE) continue;
-        follow_node(r, u, r->writer[r->root[o->value]]);
-        unknown = unknown || cc_into_unknown(r->g, r->root[o->value]);
+        const int v = cc_graph_value(r->g, n, k);
+        if (v < 0) continue;
+        follow_node(r, u, r->writer[r->root[v]]);
+        unknown = unknown || cc_into_unknown(r->g, r->root[v]);
     }
     const bool waits = unknown || unit->kind == CC_G_HOST;
     const int root = unit->writes ? r->root[n->out0] : -1;
@@ -402,10 +402,10 @@ static void begin_unit(Region *r, int u, int *last_random) {
     for (int i = 0; i <= n->n_in; i++) {
         int p = -1;
         if (i < n->n_in) {
-            const CcOperand *o = &r->g->operand.at[n->in0 + i];
-            if (o->kind != CC_IN_VALUE) continue;
+            const int v = cc_graph_value(r->g, n, i);
+            if (v < 0) continue;
             unit->inputs++;
-            p = maker(r, o->value);
+            p = maker(r, v);
         } else if (cc_node_in_order(n)) {
             p = *last_random < 0 ? -1 : r->owner[*last_random];
             *last_random = node - r->first;
@@ -416,11 +416,11 @@ static void begin_unit(Region *r, int u, int *last_random) {
     }
     unit->mover = -1;
     unit->kind = kind_of(r->g, node, r->rules);
-    unit->writes = r->tame[node];
+    unit->writes = r->kernel_write[node];
     unit->may_fail = may_fail(r, unit, node);
     keep_order(r, u);
     if (unit->kind != CC_G_LOOP) return;
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     const bool taps = kind == CC_K_POOL || kind == CC_K_RESAMPLE;
     const bool moves = (taps || kind == CC_K_CONCAT) && !r->rules->gathers;
     if (taps) unit->n = MOVED;
@@ -456,30 +456,32 @@ static void add_unit(Region *r, int u, int *last_random) {
     if (r->unit[u].kind == CC_G_LOOP && !folded) fuse_loops(r, u);
     const CcNode *n = &r->g->node.at[node];
     if (r->unit[r->owner[node - r->first]].kind != CC_G_LOOP) return;
-    for (int i = 0; i < n->n_in; i++)
-        if (r->g->operand.at[n->in0 + i].kind == CC_IN_VALUE) r->reader[r->g->operand.at[n->in0 + i].value] = node;
+    for (int i = 0; i < n->n_in; i++) {
+        const int v = cc_graph_value(r->g, n, i);
+        if (v >= 0) r->reader[v] = node;
+    }
 }
 
 static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     const size_t span = (size_t)(r->end - r->first);
     r->node = calloc(span, sizeof *r->node);
     r->owner = calloc(span, sizeof *r->owner);
-    r->m = r->begun = 0;
+    r->n_unit = r->begun = 0;
     r->last_unknown = -1;
     for (int i = r->first; r->node && r->owner && i < r->end; i++) {
         r->owner[i - r->first] = -1;
-        if (r->live[i]) r->node[r->m++] = i;
+        if (r->live[i]) r->node[r->n_unit++] = i;
     }
-    const size_t m = (size_t)r->m;
-    r->words = (r->m + 63) / 64;
-    r->dep = calloc(m * (size_t)r->words + 1, sizeof *r->dep);
-    r->unit = calloc(m + 1, sizeof *r->unit);
+    const size_t units = (size_t)r->n_unit;
+    r->words = (r->n_unit + 63) / 64;
+    r->dep = calloc(units * (size_t)r->words + 1, sizeof *r->dep);
+    r->unit = calloc(units + 1, sizeof *r->unit);
     r->done = calloc((size_t)r->words + 1, sizeof *r->done);
     int status = r->node && r->dep && r->unit && r->owner && r->done ? 0 : -1;
     int last_random = -1;
-    for (int u = 0; u < r->m && status == 0; u++) add_unit(r, u, &last_random);
-    for (int u = 0; u < r->m && status == 0; u++) status = emit(r, u, arena, out);
-    for (int u = 0; r->unit && u < r->m; u++) cc_vec_free(&r->unit[u].node);
+    for (int u = 0; u < r->n_unit && status == 0; u++) add_unit(r, u, &last_random);
+    for (int u = 0; u < r->n_unit && status == 0; u++) status = emit(r, u, arena, out);
+    for (int u = 0; r->unit && u < r->n_unit; u++) cc_vec_free(&r->unit[u].node);
     free(r->node);
     free(r->dep);
     free(r->unit);
@@ -488,15 +490,15 @@ static int do_region(Region *r, CcArena *arena, CcGroups *out) {
     return status;
 }
 
-/* A pointwise kernel that writes an input? */
-static bool is_tame(const CcGraph *g, int node, const CcGroupRules *rules) {
+/* Is it a pointwise kernel that writes an input? */
+static bool is_kernel_write(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
-    return cc_into_is_write(g, n) && cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE &&
-           g->val.at[cc_into_root(g, n->out0)].def < 0 && kind_of(g, node, rules) == CC_G_LOOP;
+    return cc_into_is_write(g, n) && cc_node_kind(n) == CC_K_POINTWISE && g->val.at[cc_into_root(g, n->out0)].def < 0 &&
+           kind_of(g, node, rules) == CC_G_LOOP;
 }
 
 static bool is_barrier(const Region *r, int node) {
-    return r->g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT) && !r->tame[node];
+    return r->g->node.at[node].flags & (CC_N_WRITES | CC_N_EFFECT) && !r->kernel_write[node];
 }
 
 static int end_of_region(const Region *r) {
@@ -515,17 +517,17 @@ int cc_group_build(const CcGraph *g, const bool *live, const CcGroupRules *rules
     r.reader = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     r.writer = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
     int *root = cc_arena_alloc(arena, sizeof(int) * (size_t)(g->val.n + 1));
-    bool *tame = cc_arena_alloc(arena, (size_t)g->node.n + 1);
-    if (!out->at || !r.uses || !r.reader || !r.writer || !root || !tame)
+    bool *kernel_write = cc_arena_alloc(arena, (size_t)g->node.n + 1);
+    if (!out->at || !r.uses || !r.reader || !r.writer || !root || !kernel_write)
         return cc_err_set(err, CC_E_MEMORY, "no memory for groups");
     cc_dce_uses(g, live, r.uses);
     for (int i = 0; i < g->val.n; i++) {
         r.reader[i] = r.writer[i] = -1;
         root[i] = cc_into_root(g, i);
     }
-    for (int i = 0; i < g->node.n; i++) tame[i] = is_tame(g, i, rules);
+    for (int i = 0; i < g->node.n; i++) kernel_write[i] = is_kernel_write(g, i, rules);
     r.root = root;
-    r.tame = tame;
+    r.kernel_write = kernel_write;
     for (r.first = 0; r.first < g->node.n; r.first = r.end) {
         r.end = end_of_region(&r);
         if (do_region(&r, arena, out) < 0) return cc_err_set(err, CC_E_MEMORY, "no memory for groups");

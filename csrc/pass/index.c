@@ -26,32 +26,18 @@ static bool understand(const CcGraph *g, const CcNode *n, bool gathers, CcReach 
            !(one_each && !gathers && cc_type_numel(to) >= MANY_INDICES);
 }
 
-/* A window of `value` with these strides; dims with stride 0 have size 1. */
-static int window_by(CcGraph *g, const CcReach *r, int value, const int64_t *step, int64_t offset) {
-    CcType t = g->val.at[value].type;
-    t.ndim = r->space.ndim;
-    for (int d = 0; d < t.ndim; d++) {
-        t.size[d] = step[d] ? r->space.size[d] : 1;
-        t.stride[d] = step[d];
-    }
-    const int made = cc_views_window(g, value, &t);
-    g->val.at[made].offset += offset * cc_dtype_info((CcDtype)t.dtype)->size;
-    return made;
-}
-
 static CcOperand size_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .value = CC_OF_SIZES, .i = i}; }
-static CcOperand bool_of(bool b) { return (CcOperand){.kind = CC_IN_BOOL, .i = b}; }
 
 static void rewrite(CcGraph *g, int node, const CcReach *r) {
     const CcReachIndex *a = &r->index[0], *b = &r->index[1];
-    const CcOperand x = value_of(window_by(g, r, cc_graph_source(g, &g->node.at[node]), r->space.stride, r->offset)),
-                    index = value_of(window_by(g, r, a->value, a->step, 0));
+    const CcOperand x = cc_reach_window(g, r, cc_graph_source(g, &g->node.at[node]), r->space.stride, r->offset),
+                    index = cc_reach_window(g, r, a->value, a->step, 0);
     if (r->n == 1) {
         cc_edit_make(g, node, take, .x = x, .step = int_of(a->by), .index = index, .count = int_of(a->count),
                      .ends = bool_of(a->ends));
         return;
     }
-    const CcOperand index_2 = value_of(window_by(g, r, b->value, b->step, 0));
+    const CcOperand index_2 = cc_reach_window(g, r, b->value, b->step, 0);
     cc_edit_make(g, node, take_both, .x = x, .one = int_of(1), .index = index, .count = int_of(a->count),
                  .ends = bool_of(a->ends), .step = size_of(a->by), .index_2 = index_2, .count_2 = int_of(b->count),
                  .ends_2 = bool_of(b->ends), .step_2 = size_of(b->by));
@@ -66,8 +52,7 @@ static bool hot(CcGraph *g, int node) {
     CcType t = g->val.at[value].type;
     const CcType *to = &g->val.at[n.out0].type;
     if (t.ndim < 0 || to->ndim != t.ndim + 1 || t.dtype != CC_DT_I64 || cc_type_numel(to) == 0) return false;
-    t.size[t.ndim] = 1;
-    t.stride[t.ndim++] = 0;
+    t = cc_type_with_dim(&t, t.ndim);
     const CcOperand index = value_of(cc_views_window(g, value, &t));
     cc_edit_make(g, node, hot, .index = index, .count = in.classes, .ends = bool_of(false));
     return true;
@@ -114,8 +99,8 @@ void cc_index_rewrite(CcGraph *g, const CcGroupRules *rules) {
     }
     for (int i = 0; live && uses && i < g->node.n && g->node.at[i].origin < end; i++) {
         const CcNode *n = &g->node.at[i];
-        if (cc_op_info((CcOpId)n->op)->kind != CC_K_INDEX || n->flags || n->n_out != 1 ||
-            cc_group_banned(g, i, rules) || !needed(g, n->out0, uses))
+        if (cc_node_kind(n) != CC_K_INDEX || n->flags || n->n_out != 1 || cc_group_banned(g, i, rules) ||
+            !needed(g, n->out0, uses))
             continue;
         const CcEditMark mark = cc_edit_mark(g);
         if (try_rewrite(g, i, rules->gathers)) (void)cc_group_keeps(g, i, mark, rules);

@@ -12,9 +12,9 @@
 #include "pass_int.h"
 
 bool cc_into_is_write(const CcGraph *g, const CcNode *n) {
-    return n->flags == CC_N_WRITES && n->n_out == 1 && n->rewritten && n->n_in > 0 &&
-           g->operand.at[n->in0].kind == CC_IN_VALUE &&
-           g->val.at[n->out0].window_of == cc_graph_base(g, g->operand.at[n->in0].value) + 1;
+    const int x = cc_graph_source(g, n);
+    return n->flags == CC_N_WRITES && n->n_out == 1 && n->rewritten && x >= 0 &&
+           g->val.at[n->out0].window_of == cc_graph_base(g, x) + 1;
 }
 
 /* Does no element share memory with another? Goes through dims by stride: each must exceed the extent of the dims
@@ -45,8 +45,7 @@ int cc_into_root(const CcGraph *g, int value) {
         const CcVal *v = &g->val.at[value];
         const CcNode *n = v->def < 0 ? NULL : &g->node.at[v->def];
         if (v->window_of) value = v->window_of - 1;
-        else if (n && cc_op_is_view(n->op) && n->n_in > 0 && g->operand.at[n->in0].kind == CC_IN_VALUE)
-            value = g->operand.at[n->in0].value;
+        else if (n && cc_op_is_view(n->op) && cc_graph_source(g, n) >= 0) value = cc_graph_source(g, n);
         else return value;
     }
 }
@@ -60,7 +59,7 @@ bool cc_into_same(const CcGraph *g, int a, int b) {
 /* Memory that nothing else shares: results of ops with a row. */
 static bool is_fresh(const CcGraph *g, int root) {
     const int def = g->val.at[root].def;
-    return def >= 0 && cc_op_info((CcOpId)g->node.at[def].op)->kind != CC_K_HOST && !g->node.at[def].flags;
+    return def >= 0 && cc_node_kind(&g->node.at[def]) != CC_K_HOST && !g->node.at[def].flags;
 }
 
 /* Results of the host may share memory with anything. */
@@ -82,20 +81,20 @@ static bool broadcasts(const CcType *from, const CcType *to) {
 /* copy_ and the like: one value for all of x. */
 static bool is_fill(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_put || n->n_in != 2) return false;
-    const CcOperand *x = cc_graph_operand(g, n, 0), *from = cc_graph_operand(g, n, 1);
-    return from->kind != CC_IN_VALUE || broadcasts(&g->val.at[from->value].type, &g->val.at[x->value].type);
+    const int x = cc_graph_value(g, n, 0), from = cc_graph_value(g, n, 1);
+    return from < 0 || broadcasts(&g->val.at[from].type, &g->val.at[x].type);
 }
 
 static bool understand(const CcGraph *g, const CcNode *n) {
     if (!cc_pure_is_write(g, n)) return false;
     const int x = cc_graph_source(g, n);
     const CcType *t = &g->val.at[x].type;
-    const bool each = cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || is_fill(g, n);
+    const bool each = cc_node_kind(n) == CC_K_POINTWISE || is_fill(g, n);
     if (t->ndim < 0 || t->device != 1 || cc_type_numel(t) == 0 || !cc_into_non_overlapping(t)) return false;
     if (!is_fill(g, n) && !cc_pure_writes_same(g, n)) return false;
     for (int k = 1; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && !keeps_apart(g, x, o->value) && !(each && o->value == x)) return false;
+        const int v = cc_graph_value(g, n, k);
+        if (v >= 0 && !keeps_apart(g, x, v) && !(each && v == x)) return false;
     }
     return true;
 }
@@ -104,11 +103,11 @@ static bool understand(const CcGraph *g, const CcNode *n) {
  * more write. */
 static bool puts_back(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
-    const CcOperand *from = n->n_in > 1 ? cc_graph_operand(g, n, 1) : NULL;
-    if (n->op != CC_OP_put || !cc_pure_is_write(g, n) || !from || from->kind != CC_IN_VALUE) return false;
-    const int def = g->val.at[from->value].def;
+    const int from = n->n_in > 1 ? cc_graph_value(g, n, 1) : -1;
+    if (n->op != CC_OP_put || !cc_pure_is_write(g, n) || from < 0) return false;
+    const int def = g->val.at[from].def;
     return def >= 0 && cc_op_is_view(g->node.at[def].op) && !g->node.at[def].flags && g->node.at[def].n_out == 1 &&
-           cc_pure_puts_back(g, node, cc_graph_source(g, n), from->value);
+           cc_pure_puts_back(g, node, cc_graph_source(g, n), from);
 }
 
 static void rewrite(CcGraph *g, int node) {
@@ -159,15 +158,14 @@ static void forget(Versions *v, const CcGraph *g, int root) {
 
 static bool is_kernel(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
-    return cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE && n->n_out == 1 && cc_group_takes(g, node, rules) &&
+    return cc_node_kind(n) == CC_K_POINTWISE && n->n_out == 1 && cc_group_takes(g, node, rules) &&
            !cc_autocast_mixes(g, n);
 }
 
 static void read_versions(const Versions *v, CcGraph *g, int node) {
     for (int k = 0; k < g->node.at[node].n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, &g->node.at[node], k);
-        if (o->kind == CC_IN_VALUE && o->value < v->n && v->of[o->value])
-            cc_edit_operand(g, node, k, value_of(v->of[o->value]));
+        const int value = cc_graph_value(g, &g->node.at[node], k);
+        if (value >= 0 && value < v->n && v->of[value]) cc_edit_operand(g, node, k, value_of(v->of[value]));
     }
 }
 

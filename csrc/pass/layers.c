@@ -19,9 +19,7 @@ static CcOperand linear(Parts *p, CcOperand x, CcOperand weight, CcOperand bias,
 static CcOperand gate(Parts *p, CcOperand gates, int64_t width, int which) {
     CcType t = type_of(p, gates);
     t.size[1] = width;
-    const CcOperand seen = window(p, gates, t);
-    p->g->val.at[seen.value].offset += which * width * cc_dtype_info((CcDtype)t.dtype)->size;
-    return seen;
+    return value_of(cc_views_part(p->g, gates.value, &t, which * width));
 }
 
 static CcOperand unary(Parts *p, CcOpId op, CcOperand x, const CcType *t) { return cc_parts_add(p, op, -1, t, x); }
@@ -29,14 +27,14 @@ static CcOperand binary(Parts *p, CcOpId op, int result, CcOperand a, CcOperand 
     return cc_parts_add(p, op, result, t, a, b);
 }
 
-static void lstm_cell(Parts *p, const bool *needed, CcOperand c, CcOperand gates, const CcType *t) {
+static void lstm_cell(Parts *p, CcOperand c, CcOperand gates, const CcType *t) {
     const int64_t width = t->size[1];
     const CcOperand in = unary(p, CC_OP_sigmoid, gate(p, gates, width, 0), t),
                     forget = unary(p, CC_OP_sigmoid, gate(p, gates, width, 1), t);
     const CcOperand cell = unary(p, CC_OP_tanh, gate(p, gates, width, 2), t);
     const CcOperand kept = binary(p, CC_OP_mul, -1, forget, c, t), added = binary(p, CC_OP_mul, -1, in, cell, t);
     const CcOperand now = binary(p, CC_OP_add, p->whole.out0 + 1, kept, added, t);
-    if (!needed[0]) return;
+    if (!p->needed[0]) return;
     const CcOperand out = unary(p, CC_OP_sigmoid, gate(p, gates, width, 3), t);
     binary(p, CC_OP_mul, p->whole.out0, out, unary(p, CC_OP_tanh, now, t), t);
 }
@@ -69,13 +67,13 @@ static bool is_of(const Parts *p, CcOperand o, int ndim, int dtype) {
 }
 
 /* All have one dtype; x, h and c are [B, ..]. */
-static bool cell(Parts *p, const bool *needed) {
+static bool cell(Parts *p) {
     const bool lstm = p->whole.op == CC_OP_lstm_cell, gru = p->whole.op == CC_OP_gru_cell;
     const int gates = lstm ? 4 : gru ? 3 : 1;
     CcIn_lstm_cell in;
     CcType t = p->g->val.at[p->whole.out0].type;
     if (!read_cell(p, &in) || p->whole.n_out != 1 + lstm || t.ndim != 2 || !cc_type_numel(&t) ||
-        (lstm && !needed[1] && !needed[0]))
+        (lstm && !p->needed[1] && !p->needed[0]))
         return false;
     const CcOperand matrix[] = {in.x, in.h, in.c, in.w_x, in.w_h};
     for (int i = 0; i < CC_COUNT(matrix); i++)
@@ -94,7 +92,7 @@ static bool cell(Parts *p, const bool *needed) {
         return true;
     }
     const CcOperand sum = binary(p, CC_OP_add, -1, from_h, from_x, &all);
-    if (lstm) lstm_cell(p, needed, in.c, sum, &t);
+    if (lstm) lstm_cell(p, in.c, sum, &t);
     else cc_parts_add(p, p->whole.op == CC_OP_rnn_tanh_cell ? CC_OP_tanh : CC_OP_relu, p->whole.out0, NULL, sum);
     return true;
 }
@@ -111,9 +109,7 @@ static CcOperand heads_of(Parts *p, CcOperand all, int64_t heads, int which) {
                       .device_index = from.device_index,
                       .size = {from.size[0], heads, from.size[1], each},
                       .stride = {from.stride[0], each, from.stride[1], 1}};
-    const CcOperand seen = window(p, all, t);
-    p->g->val.at[seen.value].offset += which * width * cc_dtype_info((CcDtype)t.dtype)->size;
-    return seen;
+    return value_of(cc_views_part(p->g, all.value, &t, which * width));
 }
 
 /* The mask as bools of [B or 1, heads or 1, L or 1, L]: true hides a key. torch gives one per [B, L] (type 1) or per
@@ -146,27 +142,19 @@ static bool read_mask(Parts *p, const CcType *x, CcOperand o, CcOperand type, in
 /* softmax(q @ k^T * scale, masked) @ v with the weights kept, per head or averaged: as [B, L, D]. */
 static CcOperand attend_and_tell(Parts *p, CcOperand q, CcOperand k, CcOperand v, CcOperand mask, CcOperand scale,
                                  const CcType *out, bool average, int weights) {
-    const CcType tq = type_of(p, q);
-    CcType kt = type_of(p, k), s = tq, y = tq, swapped;
-    kt.size[2] = kt.size[3];
-    kt.size[3] = tq.size[2];
-    kt.stride[3] = kt.stride[2];
-    kt.stride[2] = 1;
+    const CcType tq = type_of(p, q), tk = type_of(p, k);
+    CcType s = tq, y = tq;
     s.size[3] = tq.size[2];
     cc_type_make_contiguous(&s);
     cc_type_make_contiguous(&y);
-    CcOperand scores = cc_parts_add(p, CC_OP_matmul, -1, &s, q, window(p, k, kt));
+    CcOperand scores = cc_parts_add(p, CC_OP_matmul, -1, &s, q, window(p, k, cc_type_swapped(&tk, 2, 3)));
     scores = cc_parts_add(p, CC_OP_mul, -1, &s, scores, scale);
     if (mask.kind == CC_IN_VALUE)
         scores = cc_parts_add(p, CC_OP_masked_fill, -1, &s, scores, mask, float_of(-INFINITY));
-    scores = cc_parts_make(p, softmax, average ? -1 : weights, &s, .x = scores, .dims = int_of(1));
+    scores = cc_parts_make(p, softmax, average ? -1 : weights, &s, .x = scores, .dims = last_dims(1));
     if (average) cc_parts_add(p, CC_OP_mean, weights, NULL, scores, int_of(1 << 2));
     const CcOperand each = cc_parts_add(p, CC_OP_matmul, -1, &y, scores, v);
-    swapped = y;
-    swapped.size[1] = y.size[2];
-    swapped.stride[1] = y.stride[2];
-    swapped.size[2] = y.size[1];
-    swapped.stride[2] = y.stride[1];
+    const CcType swapped = cc_type_swapped(&y, 1, 2);
     y = swapped;
     cc_type_make_contiguous(&y);
     return window(p, cc_parts_add(p, CC_OP_copy, -1, &y, window(p, each, swapped)), *out);
@@ -212,20 +200,20 @@ static bool may_attend(const Parts *p, CcOperand in, const Attending *a) {
            w.size[1] == x.size[2];
 }
 
-static bool self_attention(Parts *p, const bool *needed) {
+static bool self_attention(Parts *p) {
     CcIn_self_attention in;
     if (!cc_in_self_attention(p->g, &p->whole, &in) || in.k.value != in.q.value || in.v.value != in.q.value)
         return false;
-    const Attending a = {ATTENDING(in), .weights = p->whole.n_out > 1 && needed[1] ? p->whole.out0 + 1 : -1,
+    const Attending a = {ATTENDING(in), .weights = p->whole.n_out > 1 && p->needed[1] ? p->whole.out0 + 1 : -1,
                          .average = in.average.i != 0};
     CcOperand made;
-    return needed[0] && may_attend(p, in.q, &a) && attend_to_self(p, &a, in.q, p->whole.out0, &made);
+    return p->needed[0] && may_attend(p, in.q, &a) && attend_to_self(p, &a, in.q, p->whole.out0, &made);
 }
 
 static CcOperand norm(Parts *p, CcOperand x, CcOperand weight, CcOperand bias, CcOperand eps, int result) {
     CcType t = type_of(p, x);
     cc_type_make_contiguous(&t);
-    return cc_parts_make(p, layer_norm, result, &t, .x = x, .dims = int_of(1), .weight = weight, .bias = bias,
+    return cc_parts_make(p, layer_norm, result, &t, .x = x, .dims = last_dims(1), .weight = weight, .bias = bias,
                          .eps = eps);
 }
 
@@ -234,9 +222,10 @@ static CcOperand plus(Parts *p, CcOperand a, CcOperand b, int result) {
     return cc_parts_add(p, CC_OP_add, result, &t, a, b);
 }
 
-static bool encoder_layer(Parts *p, const bool *needed) {
+static bool encoder_layer(Parts *p) {
     CcIn_encoder_layer in;
-    if (!cc_in_encoder_layer(p->g, &p->whole, &in) || p->whole.n_out != 1 || !needed[0] || in.eps.kind != CC_IN_FLOAT)
+    if (!cc_in_encoder_layer(p->g, &p->whole, &in) || p->whole.n_out != 1 || !p->needed[0] ||
+        in.eps.kind != CC_IN_FLOAT)
         return false;
     const Attending a = {ATTENDING(in), .weights = -1};
     if (!may_attend(p, in.x, &a)) return false;
@@ -255,10 +244,10 @@ static bool encoder_layer(Parts *p, const bool *needed) {
     return true;
 }
 
-bool cc_layers_make(Parts *p, const bool *needed) {
+bool cc_layers_make(Parts *p) {
     switch (p->whole.op) {
-    case CC_OP_self_attention: return self_attention(p, needed);
-    case CC_OP_encoder_layer: return encoder_layer(p, needed);
-    default: return cell(p, needed);
+    case CC_OP_self_attention: return self_attention(p);
+    case CC_OP_encoder_layer: return encoder_layer(p);
+    default: return cell(p);
     }
 }

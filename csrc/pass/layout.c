@@ -19,8 +19,6 @@ typedef struct Layout {
     CcReaders readers;
 } Layout;
 
-static CcOpKind kind_of(const CcNode *n) { return cc_op_info((CcOpId)n->op)->kind; }
-
 static bool has_one_position(const CcType *t) {
     int64_t spots = 1;
     for (int d = 2; d < t->ndim; d++) spots *= t->size[d];
@@ -51,7 +49,7 @@ static bool shrinks(const Layout *w, const CcNode *n) {
 
 /* Does this node accept operand k, or for k = -1 make its result, with any strides? */
 static bool any_strides(const Layout *w, const CcNode *n, int k) {
-    switch (kind_of(n)) {
+    switch (cc_node_kind(n)) {
     case CC_K_POINTWISE: return true;
     case CC_K_CONCAT: return n->op != CC_OP_stack && (n->op != CC_OP_roll || n->n_in > 2);
     case CC_K_CONV:
@@ -85,9 +83,9 @@ static void find_movable(Layout *w) {
     for (int i = 0; i < g->node.n; i++) {
         const CcNode *n = &g->node.at[i];
         for (int k = 0; w->live[i] && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            if (o->kind != CC_IN_VALUE) continue;
-            if (!w->ours[i] || !any_strides(w, n, k)) w->channels_last[cc_graph_base(g, o->value)] = false;
+            const int value = cc_graph_value(g, n, k);
+            if (value < 0) continue;
+            if (!w->ours[i] || !any_strides(w, n, k)) w->channels_last[cc_graph_base(g, value)] = false;
         }
     }
 }
@@ -98,7 +96,7 @@ static void find_movable(Layout *w) {
  * max_pool2d 3.4, 3.2 (Zen 4, two threads). */
 static bool gathers(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[n->out0].type;
-    return kind_of(n) == CC_K_CONV && t->ndim > 1 && t->size[1] == 1;
+    return cc_node_kind(n) == CC_K_CONV && t->ndim > 1 && t->size[1] == 1;
 }
 
 /* gains[value]: a convolution makes or reads it, or it lies between such values. */
@@ -110,7 +108,7 @@ static void spread_gain(const Layout *w, bool *gains) {
             const CcNode *n = &g->node.at[i];
             if (!w->live[i] || !w->ours[i]) continue;
             if (gathers(g, n)) continue;
-            bool any = kind_of(n) == CC_K_CONV || gains[n->out0];
+            bool any = cc_node_kind(n) == CC_K_CONV || gains[n->out0];
             for (int k = 0; k < n->n_in && !any; k++)
                 any = cc_graph_operand(g, n, k)->kind == CC_IN_VALUE && gains[cc_graph_operand(g, n, k)->value];
             for (int k = -1; any && k < n->n_in; k++) {
@@ -141,7 +139,7 @@ static bool drop_slow(Layout *w) {
             const CcNode *n = &g->node.at[i];
             if (!w->live[i]) continue;
             if (w->channels_last[n->out0] || has_one_position(&g->val.at[n->out0].type)) good = true;
-            else if (!w->follows[i] && (kind_of(n) == CC_K_CONV || !same_shape(w, v, n->out0))) good = true;
+            else if (!w->follows[i] && (cc_node_kind(n) == CC_K_CONV || !same_shape(w, v, n->out0))) good = true;
             else bad = true;
         }
         if (!bad || good || follows_operand(w, v)) continue;
@@ -218,7 +216,7 @@ static void find_all(Layout *w, bool *gains) {
 void cc_layout_rewrite(CcGraph *g, const CcGroupRules *rules) {
     const size_t nodes = (size_t)g->node.n, values = (size_t)g->val.n;
     bool any = false;
-    for (int i = 0; i < g->node.n; i++) any = any || kind_of(&g->node.at[i]) == CC_K_CONV;
+    for (int i = 0; i < g->node.n; i++) any = any || cc_node_kind(&g->node.at[i]) == CC_K_CONV;
     bool *flags = any ? calloc(1, 3 * nodes + 3 * values) : NULL;
     if (!flags) return;
     Layout w = {.g = g, .rules = rules, .live = flags, .ours = flags + nodes};

@@ -37,7 +37,7 @@ static bool understand(const Parts *p, Loss *l) {
 static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
     CcType from = type_of(p, of), at = type_of(p, l->target), seen = l->rows;
     const CcOperand step = int_of(from.stride[dim]);
-    if (from.ndim > 1) seen = cc_parts_without_dim(&from, dim);
+    if (from.ndim > 1) seen = cc_type_without_dim(&from, dim);
     for (int d = 0; d < seen.ndim && from.ndim == 1; d++) {
         seen.size[d] = 1;
         seen.stride[d] = 0;
@@ -49,7 +49,7 @@ static CcOperand at_target(Parts *p, const Loss *l, CcOperand of, int dim) {
 /* From weighted rows to the op's result. */
 static void reduce(Parts *p, const Loss *l, CcOperand rows, CcOperand weights) {
     const int result = p->whole.out0;
-    const CcOperand all = int_of((1 << CC_MAX_DIMS) - 1);
+    const CcOperand all = all_dims();
     if (l->reduction == 0) cc_parts_add(p, CC_OP_unless, result, NULL, rows, l->target, l->ignored);
     else if (l->reduction == 1)
         cc_parts_make(p, nll_mean, result, NULL, .rows = rows, .dims = all, .target = l->target, .ignored = l->ignored,
@@ -82,7 +82,7 @@ static CcOperand weight_seen(Parts *p, const Loss *l, const CcType *x) {
     CcOperand w = l->weight;
     for (int d = l->dim + 1; d < x->ndim && w.kind == CC_IN_VALUE; d++) {
         const CcType t = type_of(p, w);
-        w = window(p, w, cc_parts_with_dim(&t, t.ndim));
+        w = window(p, w, cc_type_with_dim(&t, t.ndim));
     }
     return w;
 }
@@ -97,9 +97,9 @@ static bool soft_cross_entropy(Parts *p, const CcIn_cross_entropy *in, double sh
         l.reduction > 2 || (x.dtype != CC_DT_F32 && x.dtype != CC_DT_F64) || !cc_type_numel(&x) ||
         (l.weight.kind == CC_IN_VALUE && (w.ndim != 1 || w.size[0] != x.size[l.dim] || w.dtype != x.dtype)))
         return false;
-    l.rows = cc_parts_without_dim(&x, l.dim);
+    l.rows = cc_type_without_dim(&x, l.dim);
     cc_type_make_contiguous(&l.rows);
-    const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), all = int_of((1 << CC_MAX_DIMS) - 1);
+    const CcOperand dims = int_of(INT64_C(1) << (x.ndim - 1 - l.dim)), all = all_dims();
     const CcOperand keep = share > 0 ? float_of(1 - share) : none(),
                     spread = share > 0 ? float_of(share / (double)x.size[l.dim]) : none();
     const CcOperand weights = weight_seen(p, &l, &x);
@@ -114,8 +114,8 @@ static bool soft_cross_entropy(Parts *p, const CcIn_cross_entropy *in, double sh
 static bool cross_entropy(Parts *p) {
     CcIn_cross_entropy in;
     if (!cc_in_cross_entropy(p->g, &p->whole, &in)) return false;
-    const double share = number_of(&in.smoothing);
-    if (cc_dtype_info((CcDtype)type_of(p, in.target).dtype)->kind == 'f') return soft_cross_entropy(p, &in, share);
+    const double share = cc_operand_number(&in.smoothing);
+    if (cc_dtype_is_float(type_of(p, in.target).dtype)) return soft_cross_entropy(p, &in, share);
     Loss l = {.x = in.x, .target = in.target, .weight = in.weight, .ignored = in.ignored, .reduction = in.reduction.i};
     if (!understand(p, &l)) return false;
     const CcType x = type_of(p, l.x), target = type_of(p, l.target);
@@ -124,7 +124,7 @@ static bool cross_entropy(Parts *p) {
     first.size[l.dim] = 1;
     first.stride[l.dim] = 0;
     CcOperand rows = cc_parts_make(p, nll, -1, &l.rows, .x = l.x, .dims = dims, .at = window(p, l.x, first),
-                                   .step = step, .target = window(p, l.target, cc_parts_with_dim(&target, l.dim)),
+                                   .step = step, .target = window(p, l.target, cc_type_with_dim(&target, l.dim)),
                                    .classes = l.classes, .ends = l.ignored);
     const CcOperand weights = weigh(p, &l, &rows);
     if (share != 0) {
@@ -145,7 +145,7 @@ static bool bce_loss(Parts *p) {
     const int64_t reduction = in.reduction.i;
     const CcType t = type_of(p, in.x);
     if (reduction < 0 || reduction > 2 || !cc_type_numel(&t)) return false;
-    const CcOperand x = window(p, in.x, t), all = int_of((1 << CC_MAX_DIMS) - 1);
+    const CcOperand x = window(p, in.x, t), all = all_dims();
     if (reduction == 0) cc_parts_add(p, ROW[0], p->whole.out0, NULL, x, in.target, in.weight);
     else cc_parts_add(p, ROW[reduction], p->whole.out0, NULL, x, in.target, in.weight, all);
     return true;
@@ -155,15 +155,13 @@ static bool bce_loss(Parts *p) {
 
 /* From rows to the op's result. */
 static void reduce_rows(Parts *p, int64_t reduction, CcOperand rows) {
-    if (reduction)
-        cc_parts_add(p, reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, rows,
-                     int_of((1 << CC_MAX_DIMS) - 1));
+    if (reduction) cc_parts_add(p, reduction == 1 ? CC_OP_mean : CC_OP_sum, p->whole.out0, NULL, rows, all_dims());
 }
 
 /* Rows of a float dtype, which is also the result's. */
 static bool has_rows(const Parts *p, CcOperand x, CcOperand reduction) {
     const CcType t = type_of(p, x), out = p->g->val.at[p->whole.out0].type;
-    return p->whole.n_out == 1 && t.ndim >= 1 && cc_dtype_info((CcDtype)t.dtype)->kind == 'f' && out.dtype == t.dtype &&
+    return p->whole.n_out == 1 && t.ndim >= 1 && cc_dtype_is_float(t.dtype) && out.dtype == t.dtype &&
            cc_type_numel(&t) && reduction.i >= 0 && reduction.i <= 2;
 }
 
@@ -174,7 +172,7 @@ static bool alike(const Parts *p, CcOperand a, CcOperand b) {
 
 static CcType rows_of(const Parts *p, CcOperand o) {
     const CcType x = type_of(p, o);
-    CcType rows = cc_parts_without_dim(&x, x.ndim - 1);
+    CcType rows = cc_type_without_dim(&x, x.ndim - 1);
     cc_type_make_contiguous(&rows);
     return rows;
 }
@@ -189,7 +187,7 @@ static bool cosine_embedding(Parts *p) {
     const CcType t = type_of(p, in.target);
     reduce_rows(p, in.reduction.i,
                 cc_parts_make(p, cosine_target, in.reduction.i ? -1 : p->whole.out0, &rows, .a = in.a, .b = in.b,
-                              .dims = int_of(1), .target = window(p, in.target, cc_parts_with_dim(&t, t.ndim)),
+                              .dims = last_dims(1), .target = window(p, in.target, cc_type_with_dim(&t, t.ndim)),
                               .margin = in.margin));
     return true;
 }
@@ -198,7 +196,7 @@ static bool triplet_margin(Parts *p) {
     CcIn_triplet_margin in;
     if (!cc_in_triplet_margin(p->g, &p->whole, &in)) return false;
     const CcOperand a = in.anchor, b = in.positive, c = in.negative;
-    const double power = number_of(&in.p);
+    const double power = cc_operand_number(&in.p);
     if ((power != 1 && power != 2) || !has_rows(p, a, in.reduction) || !alike(p, a, b) || !alike(p, a, c)) return false;
     const CcOpId distance = power == 1 ? CC_OP_pairwise_l1 : CC_OP_pairwise_distance;
     const CcType rows = rows_of(p, a);
@@ -216,7 +214,7 @@ static bool triplet_margin(Parts *p) {
 static bool multi_margin(Parts *p) {
     CcIn_multi_margin in;
     if (!cc_in_multi_margin(p->g, &p->whole, &in)) return false;
-    const double power = number_of(&in.p);
+    const double power = cc_operand_number(&in.p);
     if ((power != 1 && power != 2) || !has_rows(p, in.x, in.reduction)) return false;
     const bool weighted = in.weight.kind == CC_IN_VALUE;
     const CcType x = type_of(p, in.x), target = type_of(p, in.target), w = weighted ? type_of(p, in.weight) : x;
@@ -235,10 +233,10 @@ static bool multi_margin(Parts *p) {
     first.size[l.dim] = 1;
     first.stride[l.dim] = 0;
     const CcIn_class_margin of = {.x = l.x,
-                                  .dims = int_of(1),
+                                  .dims = last_dims(1),
                                   .at = window(p, l.x, first),
                                   .step = int_of(x.stride[l.dim]),
-                                  .target = window(p, l.target, cc_parts_with_dim(&target, l.dim)),
+                                  .target = window(p, l.target, cc_type_with_dim(&target, l.dim)),
                                   .classes = l.classes,
                                   .margin = in.margin};
     const int result = in.reduction.i ? -1 : p->whole.out0;
@@ -253,6 +251,7 @@ static bool multi_margin(Parts *p) {
 }
 
 bool cc_losses_make(Parts *p) {
+    if (!p->needed[0]) return false;
     switch (p->whole.op) {
     case CC_OP_cosine_embedding: return cosine_embedding(p);
     case CC_OP_triplet_margin: return triplet_margin(p);

@@ -27,7 +27,7 @@ static bool understand_training(const Parts *p, Train *t) {
     t->running[1] = t->in.var;
     const CcType x = type_of(p, t->in.x), out = p->g->val.at[p->whole.out0].type;
     const bool moves = t->running[0].kind == CC_IN_VALUE;
-    if (x.ndim < 2 + t->images || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) ||
+    if (x.ndim < 2 + t->images || !cc_dtype_is_float(x.dtype) || !cc_type_same_shape(&x, &out) ||
         x.dtype != out.dtype || !cc_type_numel(&x) || t->in.eps.kind != CC_IN_FLOAT ||
         moves != (t->running[1].kind == CC_IN_VALUE) || !cc_norms_of_channels(p->g, t->in.weight, &x) ||
         !cc_norms_of_channels(p->g, t->in.bias, &x) || !cc_norms_of_channels(p->g, t->in.mean, &x) ||
@@ -48,7 +48,7 @@ static bool understand_training(const Parts *p, Train *t) {
 static bool channels_last(const Parts *p, const CcType *x) {
     bool last = x->ndim == 2 || (x->stride[1] == 1 && x->size[1] > 1);
     for (int i = 0; i < p->g->node.n && !last && x->ndim > 2; i++)
-        last = cc_op_info((CcOpId)p->g->node.at[i].op)->kind == CC_K_CONV; /* pass/layout.c makes it channels-last */
+        last = cc_node_kind(&p->g->node.at[i]) == CC_K_CONV; /* pass/layout.c makes it channels-last */
     return last;
 }
 
@@ -70,7 +70,7 @@ static void move(Parts *p, const Train *t, int which, double unbias) {
     cc_type_make_contiguous(&flat);
     CcOperand from = window(p, t->value[which], flat);
     if (t->images) {
-        const CcType one = cc_parts_without_dim(&flat, 0);
+        const CcType one = cc_type_without_dim(&flat, 0);
         from = cc_parts_make(p, batch_mean, -1, &one, .x = from, .dims = int_of(2));
     }
     cc_parts_add(p, CC_OP_running, -1, &r, to, from, t->in.momentum, float_of(unbias));
@@ -124,10 +124,9 @@ static bool understand_groups(const Parts *p, Groups *t) {
     if (!cc_in_group_norm(p->g, &p->whole, &in)) return false;
     const int64_t groups = in.groups.i;
     const CcType x = type_of(p, in.x), out = p->g->val.at[p->whole.out0].type;
-    if (x.ndim < 3 || cc_dtype_info((CcDtype)x.dtype)->kind != 'f' || !cc_type_same_shape(&x, &out) ||
-        x.dtype != out.dtype || cc_type_numel(&x) < WORTH_IT || groups < 1 || x.size[1] % groups ||
-        in.eps.kind != CC_IN_FLOAT || !cc_norms_of_channels(p->g, in.weight, &x) ||
-        !cc_norms_of_channels(p->g, in.bias, &x) || !channels_last(p, &x))
+    if (x.ndim < 3 || !cc_dtype_is_float(x.dtype) || !cc_type_same_shape(&x, &out) || x.dtype != out.dtype ||
+        cc_type_numel(&x) < WORTH_IT || groups < 1 || x.size[1] % groups || in.eps.kind != CC_IN_FLOAT ||
+        !cc_norms_of_channels(p->g, in.weight, &x) || !cc_norms_of_channels(p->g, in.bias, &x) || !channels_last(p, &x))
         return false;
     *t = (Groups){.in = in, .x = x, .stat = x};
     for (int d = 2; d < x.ndim; d++) t->stat.size[d] = 1;
@@ -156,7 +155,7 @@ static CcOperand for_channels(Parts *p, CcOperand o, const Groups *t) {
 bool cc_moments_groups(Parts *p) {
     Groups t;
     if (p->whole.n_out != 1 || !understand_groups(p, &t)) return false;
-    const CcOperand x = t.in.x, image = int_of((INT64_C(1) << (t.x.ndim - 2)) - 1), last = int_of(1);
+    const CcOperand x = t.in.x, image = last_dims(t.x.ndim - 2), last = last_dims(1);
     const CcOperand mean = cc_parts_make(p, batch_mean, -1, &t.stat, .x = x, .dims = image);
     const CcOperand spread =
         cc_parts_make(p, batch_spread, -1, &t.stat, .x = x, .dims = image, .mean = window(p, mean, t.stat));

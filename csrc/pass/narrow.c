@@ -27,14 +27,7 @@ static bool has_dim(const Narrow *w, const CcType *t) { return t->ndim > w->righ
 
 static int64_t size_there(const Narrow *w, const CcType *t) { return t->size[t->ndim - 1 - w->right]; }
 
-static void drop_dim(CcType *t, int right) {
-    const int d = t->ndim - 1 - right;
-    for (int i = d; i + 1 < t->ndim; i++) {
-        t->size[i] = t->size[i + 1];
-        t->stride[i] = t->stride[i + 1];
-    }
-    t->ndim--;
-}
+static void drop_dim(CcType *t, int right) { *t = cc_type_without_dim(t, t->ndim - 1 - right); }
 
 static bool plain_node(const CcGraph *g, const CcNode *n) {
     const CcType *t = &g->val.at[n->out0].type;
@@ -50,7 +43,7 @@ static bool attends_by_row(const Narrow *w, const CcNode *n) {
 
 /* Does this node treat each index of the dim independently? */
 static bool by_index(const Narrow *w, const CcNode *n) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     const CcType *out = type_at(w, n->out0);
     const CcExpr *e = cc_op_expr(w->g, n);
     if (!plain_node(w->g, n) || !has_dim(w, out) || size_there(w, out) != w->size || (e && cc_expr_counts(e)))
@@ -61,8 +54,8 @@ static bool by_index(const Narrow *w, const CcNode *n) {
             return false;
     if (kind == CC_K_POINTWISE) return n->op != CC_OP_fill && n->op != CC_OP_fill_like && n->op != CC_OP_cast_like;
     if (kind == CC_K_ATTENTION) return attends_by_row(w, n);
-    const CcOperand *x = cc_graph_operand(w->g, n, 0);
-    if (x->kind != CC_IN_VALUE || type_at(w, x->value)->ndim != out->ndim) return false;
+    const int v = cc_graph_value(w->g, n, 0);
+    if (v < 0 || type_at(w, v)->ndim != out->ndim) return false;
     if (n->op == CC_OP_linear) return w->right >= 1;
     if (kind != CC_K_NORM && kind != CC_K_SOFTMAX) return false;
     for (int i = 1; i < n->n_in; i++) /* weights stay whole */
@@ -75,10 +68,9 @@ static bool by_index(const Narrow *w, const CcNode *n) {
 
 /* Does a partial node need this operand in part (or, if broadcast, without the dim)? */
 static bool sliced(const Narrow *w, const CcNode *n, int i) {
-    const CcOperand *o = cc_graph_operand(w->g, n, i);
-    if (o->kind != CC_IN_VALUE || !has_dim(w, type_at(w, o->value))) return false;
-    return i == 0 || cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE ||
-           (n->op == CC_OP_attend && i == CC_AT(attend, mask));
+    const int v = cc_graph_value(w->g, n, i);
+    if (v < 0 || !has_dim(w, type_at(w, v))) return false;
+    return i == 0 || cc_node_kind(n) == CC_K_POINTWISE || (n->op == CC_OP_attend && i == CC_AT(attend, mask));
 }
 
 /* Goes backwards: all readers of a value follow it, so its needs are complete when its node comes up. */
@@ -92,12 +84,12 @@ static void mark(Narrow *w) {
         w->part[i] = i < w->select && n->n_out == 1 && w->want[n->out0] == PART &&
                      !cc_group_banned(w->g, i, w->rules) && by_index(w, n);
         for (int k = 0; k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            if (o->kind != CC_IN_VALUE) continue;
+            const int x = cc_graph_value(g, n, k);
+            if (x < 0) continue;
             const bool some =
-                (w->part[i] && sliced(w, n, k) && size_there(w, type_at(w, o->value)) == w->size) || i == w->select;
-            w->want[o->value] |= some ? PART : WHOLE;
-            if (g->val.at[o->value].window_of) w->want[cc_graph_base(g, o->value)] |= WHOLE;
+                (w->part[i] && sliced(w, n, k) && size_there(w, type_at(w, x)) == w->size) || i == w->select;
+            w->want[x] |= some ? PART : WHOLE;
+            if (g->val.at[x].window_of) w->want[cc_graph_base(g, x)] |= WHOLE;
         }
     }
 }
@@ -127,9 +119,9 @@ static bool begin(Narrow *w, int node) {
     if (t->ndim < 2 || g->val.at[in.x.value].def < 0) return false;
     for (int i = node + 1; i < g->node.n; i++)
         for (int k = 0; w->live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            const CcOpKind kind = cc_op_info((CcOpId)g->node.at[i].op)->kind;
-            if (o->kind == CC_IN_VALUE && o->value == n->out0 &&
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            const CcOpKind kind = cc_node_kind(&g->node.at[i]);
+            if (v == n->out0 &&
                 ((kind != CC_K_POINTWISE && kind != CC_K_MATMUL && kind != CC_K_NORM && kind != CC_K_SOFTMAX) ||
                  !plain_node(g, &g->node.at[i])))
                 return false;
@@ -150,7 +142,7 @@ static int add_window(const Narrow *w, int value) {
     const int64_t index = v.type.size[d] == 1 ? 0 : w->index;
     /* the base has memory; the value itself may be a window (queries beside keys and values) */
     v.window_of = cc_graph_base(w->g, value) + 1;
-    v.offset += index * v.type.stride[d] * cc_dtype_info((CcDtype)v.type.dtype)->size;
+    v.offset += index * v.type.stride[d] * cc_dtype_size(v.type.dtype);
     v.is_output = false;
     drop_dim(&v.type, w->right);
     cc_vec_push(&w->g->val, v);

@@ -18,8 +18,8 @@ bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x) {
 static bool good(const CcGraph *g, const CcNode *n, CcIn_batch_norm *in) {
     if (n->op != CC_OP_batch_norm || n->flags || n->n_out != 1 || !cc_in_batch_norm(g, n, in)) return false;
     const CcType *x = &g->val.at[in->x.value].type;
-    return x->ndim >= 2 && cc_dtype_info((CcDtype)x->dtype)->kind == 'f' && in->eps.kind == CC_IN_FLOAT &&
-           in->mean.kind == CC_IN_VALUE && in->var.kind == CC_IN_VALUE && cc_norms_of_channels(g, in->weight, x) &&
+    return x->ndim >= 2 && cc_dtype_is_float(x->dtype) && in->eps.kind == CC_IN_FLOAT && in->mean.kind == CC_IN_VALUE &&
+           in->var.kind == CC_IN_VALUE && cc_norms_of_channels(g, in->weight, x) &&
            cc_norms_of_channels(g, in->bias, x) && cc_norms_of_channels(g, in->mean, x) &&
            cc_norms_of_channels(g, in->var, x);
 }
@@ -28,7 +28,7 @@ static bool good(const CcGraph *g, const CcNode *n, CcIn_batch_norm *in) {
 static bool behind_conv(const CcGraph *g, const CcNode *n, int x, const CcGroupRules *rules) {
     const int def = g->val.at[x].def;
     if (cc_group_apart(g, (int)(n - g->node.at), rules)) return false;
-    if (def < 0 || cc_op_info((CcOpId)g->node.at[def].op)->kind != CC_K_CONV || !cc_group_takes(g, def, rules) ||
+    if (def < 0 || cc_node_kind(&g->node.at[def]) != CC_K_CONV || !cc_group_takes(g, def, rules) ||
         g->val.at[x].is_output)
         return false;
     return cc_edit_reads(g, x) == 1;
@@ -61,13 +61,8 @@ static void rewrite(CcGraph *g, int node, const CcIn_batch_norm *in) {
 
 /* The type with dim 1 split in two; a dim of size 1 is broadcast. */
 static CcType split(const CcType *t, int64_t groups) {
-    CcType s = *t;
+    CcType s = cc_type_with_dim(t, 2);
     const bool one = t->size[1] == 1;
-    s.ndim++;
-    for (int d = s.ndim - 1; d > 2; d--) {
-        s.size[d] = t->size[d - 1];
-        s.stride[d] = t->stride[d - 1];
-    }
     s.size[2] = one ? 1 : t->size[1] / groups;
     s.size[1] = one ? 1 : groups;
     s.stride[2] = t->stride[1];
@@ -94,9 +89,7 @@ static bool good_groups(const CcGraph *g, const CcNode *n, CcIn_group_norm *in) 
 static void see_result(CcGraph *g, int node, int64_t groups) {
     const int result = g->node.at[node].out0;
     const CcType t = split(&g->val.at[result].type, groups);
-    const bool is_output = g->val.at[result].is_output;
-    const int window = cc_views_window(g, result, &t);
-    g->val.at[window].is_output = is_output;
+    const int window = cc_views_result(g, result, &t);
     CcNode *n = cc_edit_node(g, node);
     n->out0 = window;
     n->rewritten = true;
@@ -109,8 +102,8 @@ static void rewrite_groups(CcGraph *g, int node, const CcIn_group_norm *in) {
     if (groups) x.value = cc_views_window(g, x.value, &t);
     const CcOperand weight = cc_norms_see(g, in->weight, t.ndim, groups),
                     bias = cc_norms_see(g, in->bias, t.ndim, groups);
-    cc_edit_make(g, node, layer_norm, .x = x, .dims = int_of((INT64_C(1) << (t.ndim - 2)) - 1), .weight = weight,
-                 .bias = bias, .eps = in->eps);
+    cc_edit_make(g, node, layer_norm, .x = x, .dims = last_dims(t.ndim - 2), .weight = weight, .bias = bias,
+                 .eps = in->eps);
     if (groups) see_result(g, node, groups);
 }
 
@@ -118,17 +111,16 @@ static void rewrite_groups(CcGraph *g, int node, const CcIn_group_norm *in) {
  * unchanged. */
 static bool reads_windows(const CcGraph *g, const CcNode *n, const int *seen, int n_seen, int64_t *groups) {
     const CcExpr *e = cc_op_expr(g, n);
-    if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e))
-        return false;
+    if (cc_node_kind(n) != CC_K_POINTWISE || n->n_out != 1 || n->flags || !e || cc_expr_counts(e)) return false;
     const CcType *out = &g->val.at[n->out0].type;
     bool any = false;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = cc_graph_operand(g, n, i);
-        if (o->kind != CC_IN_VALUE) continue;
-        const CcVal *v = &g->val.at[o->value];
+        const int x = cc_graph_value(g, n, i);
+        if (x < 0) continue;
+        const CcVal *v = &g->val.at[x];
         if (v->type.ndim != 0 && v->type.ndim != out->ndim) return false;
-        if (o->value >= n_seen || !seen[o->value]) continue;
-        const int64_t own = g->val.at[seen[o->value]].type.size[1];
+        if (x >= n_seen || !seen[x]) continue;
+        const int64_t own = g->val.at[seen[x]].type.size[1];
         if (!cc_type_same_shape(&v->type, out) || (any && own != *groups)) return false;
         any = true;
         *groups = own;

@@ -1,18 +1,13 @@
 /* order: runs all passes in order. Debug builds verify the graph after each rewrite and each pass. */
 #include "pass.h"
 
-typedef struct Pass {
+static const struct {
     const char *name;
     void (*rewrite)(CcGraph *g, const CcGroupRules *rules);
-} Pass;
-
-/* README.md says what each pass does, and what it leaves to later ones. */
-static const Pass PASS[] = {
-    {"autocast", cc_autocast_rewrite},   {"pure", cc_pure_rewrite},     {"contract", cc_contract_rewrite},
-    {"attend", cc_attend_rewrite},       {"expand", cc_expand_rewrite}, {"narrow", cc_narrow_rewrite},
-    {"fold", cc_fold_rewrite},           {"norms", cc_norms_rewrite},   {"index", cc_index_rewrite},
-    {"rearrange", cc_rearrange_rewrite}, {"into", cc_into_rewrite},     {"views", cc_views_rewrite},
-    {"transpose", cc_transpose_rewrite}, {"layout", cc_layout_rewrite}, {"separate", cc_separate_rewrite},
+} PASS[] = {
+#define CC_PASS(name, doc) {#name, cc_##name##_rewrite},
+#include "pass.def"
+#undef CC_PASS
 };
 
 static int refuse(const char *name, int n, CcErr *err) {

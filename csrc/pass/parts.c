@@ -28,27 +28,6 @@ CcOperand cc_parts_make_in(Parts *p, CcOpId op, int result, const CcType *type, 
     return cc_parts_add_in(p, op, result, type, out, cc_operands_write(op, in, out));
 }
 
-CcType cc_parts_with_dim(const CcType *t, int dim) {
-    CcType out = *t;
-    for (int d = out.ndim++; d > dim; d--) {
-        out.size[d] = t->size[d - 1];
-        out.stride[d] = t->stride[d - 1];
-    }
-    out.size[dim] = 1;
-    out.stride[dim] = 0;
-    return out;
-}
-
-CcType cc_parts_without_dim(const CcType *t, int dim) {
-    CcType out = *t;
-    out.ndim--;
-    for (int d = dim; d < out.ndim; d++) {
-        out.size[d] = t->size[d + 1];
-        out.stride[d] = t->stride[d + 1];
-    }
-    return out;
-}
-
 /* The first operand is a tensor, there are few results, and its flags are no obstacle. */
 static bool has_form(const CcGraph *g, const CcNode *n, const CcGroupRules *rules, const PartsRules *own) {
     const int x = cc_graph_source(g, n);
@@ -65,11 +44,10 @@ static bool may_be(const CcGraph *g, int i, const CcGroupRules *rules, const Par
 static void try_node(CcGraph *g, int i, const CcGroupRules *rules, const PartsRules *own, const int *uses) {
     const CcEditMark mark = cc_edit_mark(g);
     Parts p = {.g = g, .whole = g->node.at[i], .at = i, .first = g->node.n, .rules = rules};
-    bool needed[PARTS_RESULTS];
     for (int k = 0; k < p.whole.n_out; k++)
-        needed[k] = uses[p.whole.out0 + k] > 0 || g->val.at[p.whole.out0 + k].is_output;
+        p.needed[k] = uses[p.whole.out0 + k] > 0 || g->val.at[p.whole.out0 + k].is_output;
     cc_edit_drop(g, i);
-    bool good = own->make(&p, needed);
+    bool good = own->make(&p);
     for (int k = p.first; good && k < p.first + p.n; k++)
         good = (own->later && own->later(&g->node.at[k])) || cc_group_keeps(g, k, mark, rules);
     if (!good) cc_edit_undo(g, mark);

@@ -46,22 +46,31 @@ bool cc_group_keeps(CcGraph *g, int node, CcEditMark mark, const CcGroupRules *r
 bool cc_group_apart(const CcGraph *g, int node, const CcGroupRules *rules);
 bool cc_group_banned(const CcGraph *g, int node, const CcGroupRules *rules);
 
-/* order.c: rewriting passes change the graph in place (ir/edit.c). Their graphs have windows and changed strides,
+/* pass.def: rewriting passes change the graph in place (ir/edit.c). Their graphs have windows and changed strides,
  * which cc_graph_check rejects; cc_graph_check_rewritten accepts them. */
+#define CC_PASS(name, doc) void cc_##name##_rewrite(CcGraph *g, const CcGroupRules *rules);
+#include "pass.def"
+#undef CC_PASS
+/* order.c: all passes */
 void cc_order_rewrite(CcGraph *g, const CcGroupRules *rules);
 /* Parses CCOMPILE_SKIP_PASSES, names separated by ',', for CcGroupRules.skipped. Sets *err for an unknown name. */
 unsigned cc_order_skipped(const char *names, CcErr *err);
-void cc_autocast_rewrite(CcGraph *g, const CcGroupRules *rules); /* makes autocast's casts nodes */
-void cc_pure_rewrite(CcGraph *g, const CcGroupRules *rules);     /* makes in-place ops on the graph's own memory pure */
-/* cc_pure_is_write: does this node write its first operand, and nothing else? cc_pure_writes_same: would the
- * out-of-place op give what such a node leaves there? */
+
+/* ---- what other code asks about nodes that a pass rewrites, or has rewritten ---- */
+/* autocast.c: has autocast cast the operands of this pointwise node? The graph still has the uncast ones. */
+bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
+/* The dtype that eager's autocast cast operand `i` to, judging by the recorded types; CC_DT_OTHER: it did not.
+ * parameters: also for inputs of the graph that a product casts itself. */
+CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters);
+
+/* pure.c: does this node write its first operand, and nothing else? */
 bool cc_pure_is_write(const CcGraph *g, const CcNode *n);
+/* Would the out-of-place op give what such a node leaves there? */
 bool cc_pure_writes_same(const CcGraph *g, const CcNode *n);
 /* Does this node put the view back where it comes from? */
 bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view);
-/* turns einsum and the like into products */
-void cc_contract_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* is this an einsum of one tensor that sums nothing? */
+
+/* contract.c: is this an einsum of one tensor that sums nothing? */
 bool cc_contract_is_view(const CcGraph *g, const CcNode *n);
 /* A sum of products over named dims: labels of all dims of each operand, and, as number n, of the result. */
 enum { CC_TERMS_MAX = 5 };
@@ -69,23 +78,14 @@ typedef struct CcNamedSum {
     int n, value[CC_TERMS_MAX + 1], label[CC_TERMS_MAX + 1][CC_MAX_DIMS];
 } CcNamedSum;
 bool cc_contract_read(const CcGraph *g, const CcNode *n, CcNamedSum *out); /* einsum, tensordot, inner, multi_dot */
-/* merges spelled-out attention into one node */
-void cc_attend_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* splits losses, max with indices ... into several nodes */
-void cc_expand_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* computes only the part that a later select keeps */
-void cc_narrow_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* folds padding into convolutions */
-void cc_fold_rewrite(CcGraph *g, const CcGroupRules *rules);
-void cc_norms_rewrite(CcGraph *g, const CcGroupRules *rules); /* makes batch norm pointwise */
-/* Would cc_norms_rewrite turn this node into a kernel? (Tries the rewrite and undoes it.) */
+
+/* norms.c: would the pass turn this node into a kernel? (Tries the rewrite and undoes it.) */
 bool cc_norms_takes(CcGraph *g, int node, const CcGroupRules *rules);
-void cc_index_rewrite(CcGraph *g, const CcGroupRules *rules); /* makes reads at indices pointwise */
-/* makes copies of ops that move or repeat elements */
-void cc_rearrange_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* makes kernels of writes to memory that is not the graph's own */
-void cc_into_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* a node rewritten by that pass: its result is the memory that it writes */
+
+/* index.c: may a node that checks indices be a kernel at this position? */
+bool cc_index_may(const CcGraph *g, int node);
+
+/* into.c: a node rewritten by that pass: its result is the memory that it writes */
 bool cc_into_is_write(const CcGraph *g, const CcNode *n);
 /* Are these the same elements of the same memory? */
 bool cc_into_same(const CcGraph *g, int a, int b);
@@ -93,30 +93,21 @@ bool cc_into_same(const CcGraph *g, int a, int b);
 int cc_into_root(const CcGraph *g, int value);
 /* May other memory that the graph names be this root's? Inputs are compared in each call (cc_plan_apart). */
 bool cc_into_unknown(const CcGraph *g, int root);
-bool cc_into_non_overlapping(const CcType *t);                    /* does no element share memory with another? */
-void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules);     /* makes windows of views */
-void cc_transpose_rewrite(CcGraph *g, const CcGroupRules *rules); /* stores results of products column by column */
-/* keeps values between convolutions channels-last */
-void cc_layout_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* splits pools and interpolation into one node per dim */
-void cc_separate_rewrite(CcGraph *g, const CcGroupRules *rules);
-/* Does a back-end take the node, or the parts that this pass will make of it? */
-bool cc_separate_takes(const CcGraph *g, int node, const CcGroupRules *rules);
-/* Is this one of torch's convolutions, whose operand and result may be channels-last (rules->follows)? */
-bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
-bool cc_transposed(const CcVal *v);
-/* Has autocast cast the operands of this pointwise node? The graph still has the uncast ones (autocast.c). */
-bool cc_autocast_mixes(const CcGraph *g, const CcNode *n);
-/* The dtype that eager's autocast cast operand `i` to, judging by the recorded types; CC_DT_OTHER: it did not.
- * parameters: also for inputs of the graph that a product casts itself. */
-CcDtype cc_autocast_to(const CcGraph *g, const CcNode *n, int i, bool parameters);
-/* May a node that checks indices be a kernel at this position (index.c)? */
-bool cc_index_may(const CcGraph *g, int node);
-/* A new value: a window of `value` with this type (and the same dtype). -> its number */
-int cc_views_window(CcGraph *g, int value, const CcType *type);
+bool cc_into_non_overlapping(const CcType *t); /* does no element share memory with another? */
 
+/* views.c: a new value, a window of `value` with this type (and the same dtype). -> its number */
+int cc_views_window(CcGraph *g, int value, const CcType *type);
+int cc_views_part(CcGraph *g, int value, const CcType *type, int64_t offset); /* from that element on */
+/* A window for a node to make instead of its result `value`: it is an output if that is one. */
+int cc_views_result(CcGraph *g, int value, const CcType *type);
 /* Elements between the first element of a view's operand and of the view. False: unknown. */
 bool cc_views_offset(const CcGraph *g, const CcNode *view, int64_t *offset);
+
+bool cc_transposed(const CcVal *v); /* transpose.c: stored column by column */
+/* layout.c: is this one of torch's convolutions, whose operand and result may be channels-last (rules->follows)? */
+bool cc_layout_follows(const CcGraph *g, int node, const CcGroupRules *rules);
+/* separate.c: does a back-end take the node, or the parts that the pass will make of it? */
+bool cc_separate_takes(const CcGraph *g, int node, const CcGroupRules *rules);
 
 /* reach.c: the elements of tensor x that an op reads or writes, as a nest. Strides count elements. */
 typedef struct CcReachIndex {
@@ -133,6 +124,8 @@ typedef struct CcReach {
 } CcReach;
 /* False: the op is not understood. `x`: the type of the tensor that is indexed or written. */
 bool cc_reach_read(const CcGraph *g, const CcNode *n, const CcType *x, CcReach *out);
+/* A window with these strides over the space, from an element on; dims with stride 0 have size 1. */
+CcOperand cc_reach_window(CcGraph *g, const CcReach *r, int value, const int64_t *step, int64_t offset);
 
 /* How a written element combines with the old one, numbered as in scatter and put_at (ops.def). If several elements go
  * to one position, SET keeps any one of them. */

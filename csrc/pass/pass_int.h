@@ -6,18 +6,21 @@
 
 #include "pass.h"
 
+enum { PARTS_RESULTS = 8 }; /* max number of results of the whole */
+
 typedef struct Parts {
     CcGraph *g;
-    CcNode whole; /* the node that the parts replace */
-    int at;       /* its position */
-    int first, n; /* number of the first part */
+    CcNode whole;               /* the node that the parts replace */
+    int at;                     /* its position */
+    bool needed[PARTS_RESULTS]; /* [result of the whole] something reads it */
+    int first, n;               /* number of the first part; how many there are */
     const CcGroupRules *rules;
 } Parts;
 
 static inline CcOperand value_of(int v) { return (CcOperand){.kind = CC_IN_VALUE, .value = v}; }
 static inline CcOperand int_of(int64_t i) { return (CcOperand){.kind = CC_IN_INT, .i = i}; }
 static inline CcOperand float_of(double f) { return (CcOperand){.kind = CC_IN_FLOAT, .f = f}; }
-static inline double number_of(const CcOperand *o) { return o->kind == CC_IN_FLOAT ? o->f : (double)o->i; }
+static inline CcOperand bool_of(bool b) { return (CcOperand){.kind = CC_IN_BOOL, .i = b}; }
 static inline CcOperand none(void) { return (CcOperand){.kind = CC_IN_NONE}; }
 
 static inline CcOperand operand(const Parts *p, int i) { return *cc_graph_operand(p->g, &p->whole, i); }
@@ -25,6 +28,9 @@ static inline CcType type_of(const Parts *p, CcOperand o) { return p->g->val.at[
 static inline CcOperand window(Parts *p, CcOperand o, CcType type) {
     return value_of(cc_views_window(p->g, o.value, &type));
 }
+/* Dims that a reduction reduces, as its operand: the last n, or all. */
+static inline CcOperand last_dims(int n) { return int_of((INT64_C(1) << n) - 1); }
+static inline CcOperand all_dims(void) { return last_dims(CC_MAX_DIMS); }
 
 /* Adds a part: an op with these operands, for rows with an expression. It makes `result` (which may be a window of a
  * result of the whole), or, if that is negative, a new value of this type. -> its result */
@@ -37,10 +43,6 @@ CcOperand cc_parts_add_in(Parts *p, CcOpId op, int result, const CcType *type, c
     cc_parts_make_in(p, CC_OP_##op, result, type, &(const CcIn_##op){__VA_ARGS__})
 CcOperand cc_parts_make_in(Parts *p, CcOpId op, int result, const CcType *type, const void *in);
 
-/* Adds or removes a dim of size 1. */
-CcType cc_parts_with_dim(const CcType *t, int dim);
-CcType cc_parts_without_dim(const CcType *t, int dim);
-
 /* norms.c. A number for each channel of x, of x's dtype or, where that is half precision, f32; a missing operand passes. */
 bool cc_norms_of_channels(const CcGraph *g, CcOperand o, const CcType *x);
 /* A vector [C] as a window that broadcasts along x [N, C, ..] of `ndim` dims: [C, 1 ..]; or, in groups, along x [N, G,
@@ -49,7 +51,7 @@ CcOperand cc_norms_see(CcGraph *g, CcOperand vector, int ndim, int64_t groups);
 
 /* The rewrites of expand.c, one per kind of op. false: the host runs the op. */
 bool cc_losses_make(Parts *p);
-bool cc_layers_make(Parts *p, const bool *needed);
+bool cc_layers_make(Parts *p);
 bool cc_moments_make(Parts *p);
 bool cc_moments_groups(Parts *p);
 bool cc_writes_make(Parts *p);
@@ -71,13 +73,11 @@ const char *cc_equation_labels(const char *text, int hidden, int *label);
 /* Without "->": the ellipses' dims, then letters that occur once, in order. */
 int cc_equation_implicit(const char *text, int hidden, int *label);
 
-enum { PARTS_RESULTS = 8 }; /* max number of results of the whole */
-
+/* What a pass splits, and how; later and flagged may be NULL: no. */
 typedef struct PartsRules {
     /* is a rewrite worth trying? */
     bool (*may_be)(const CcGraph *g, const CcNode *n, const CcGroupRules *rules);
-    /* needed: per result of the whole */
-    bool (*make)(Parts *p, const bool *needed);
+    bool (*make)(Parts *p); /* false: the host runs the op */
     /* will another pass rewrite this part? */
     bool (*later)(const CcNode *n);
     /* may it have parts although it has flags: writes, draws? */

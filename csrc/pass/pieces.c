@@ -10,8 +10,6 @@
 
 enum { INTERIOR = 8 }; /* least elements between a pool's borders that are worth a box of their own */
 
-static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
-
 static bool read_int(const CcGraph *g, const CcNode *n, int i, int64_t *out) {
     const CcOperand *o = cc_graph_operand(g, n, i);
     *out = o->i;
@@ -19,18 +17,13 @@ static bool read_int(const CcGraph *g, const CcNode *n, int i, int64_t *out) {
 }
 
 bool cc_pieces_type(const CcGraph *g, const CcNode *n, int operand, int dim, CcType *t) {
-    const CcOperand *o = cc_graph_operand(g, n, operand);
-    if (o->kind != CC_IN_VALUE || g->val.at[o->value].scalar) return false;
-    *t = g->val.at[o->value].type;
-    if (!plain(t)) return false;
+    const int v = cc_graph_value(g, n, operand);
+    if (v < 0 || g->val.at[v].scalar) return false;
+    *t = g->val.at[v].type;
+    if (!cc_type_known(t)) return false;
     if (n->op != CC_OP_stack) return true;
     if (t->ndim + 1 != g->val.at[n->out0].type.ndim) return false;
-    for (int d = t->ndim++; d > dim; d--) {
-        t->size[d] = t->size[d - 1];
-        t->stride[d] = t->stride[d - 1];
-    }
-    t->size[dim] = 1;
-    t->stride[dim] = 0;
+    *t = cc_type_with_dim(t, dim);
     return true;
 }
 
@@ -152,12 +145,12 @@ static bool pool(const CcGraph *g, const CcNode *n, CcPieces *p) {
 }
 
 bool cc_pieces_read(const CcGraph *g, const CcNode *n, CcPieces *p) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     const CcType *out = &g->val.at[n->out0].type;
     CcType x;
     p->n = p->n_piece = 0;
     p->flat = false;
-    if ((kind != CC_K_CONCAT && kind != CC_K_POOL) || n->n_in < 1 || !plain(out) || cc_type_numel(out) == 0)
+    if ((kind != CC_K_CONCAT && kind != CC_K_POOL) || n->n_in < 1 || !cc_type_known(out) || cc_type_numel(out) == 0)
         return false;
     bool good;
     if (kind == CC_K_POOL) good = pool(g, n, p);

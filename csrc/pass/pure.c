@@ -31,17 +31,17 @@ typedef struct Pure {
 } Pure;
 
 bool cc_pure_is_write(const CcGraph *g, const CcNode *n) {
-    const CcOperand *to = &g->operand.at[n->in0];
-    return n->flags == CC_N_WRITES && n->n_out == 0 && n->n_in > 0 && to->kind == CC_IN_VALUE &&
-           (cc_op_info((CcOpId)n->op)->kind == CC_K_POINTWISE || cc_op_info((CcOpId)n->op)->kind == CC_K_SCATTER);
+    return n->flags == CC_N_WRITES && n->n_out == 0 && cc_graph_source(g, n) >= 0 &&
+           (cc_node_kind(n) == CC_K_POINTWISE || cc_node_kind(n) == CC_K_SCATTER);
 }
 
 /* Integers with an integer common dtype: no operand is fractional. */
 static bool whole_numbers(const CcGraph *g, const CcNode *n, CcDtype dt) {
     const char kind = cc_dtype_info(dt)->kind;
-    for (int i = 0; i < n->n_in; i++)
-        if (g->operand.at[n->in0 + i].kind == CC_IN_FLOAT || g->operand.at[n->in0 + i].kind == CC_IN_NUMBER)
-            return false;
+    for (int i = 0; i < n->n_in; i++) {
+        const CcOperand *o = cc_graph_operand(g, n, i);
+        if (o->kind == CC_IN_FLOAT || o->kind == CC_IN_NUMBER) return false;
+    }
     return (kind == 'i' || kind == 'u') && strncmp(cc_op_info((CcOpId)n->op)->promote, "same", 4) == 0;
 }
 
@@ -53,17 +53,17 @@ static bool truths(const CcOpInfo *info, const CcType *to) {
  * scatters and masked fills, for all dtypes. */
 bool cc_pure_writes_same(const CcGraph *g, const CcNode *n) {
     const CcOpInfo *info = cc_op_info((CcOpId)n->op);
-    const CcType *to = &g->val.at[g->operand.at[n->in0].value].type;
+    const CcType *to = &g->val.at[cc_graph_source(g, n)].type;
     const bool fills = n->op == CC_OP_masked_fill;
     if (info->kind == CC_K_SCATTER) return true;
     const bool alike = strncmp(info->promote, "same", 4) == 0 && cc_op_common(g, n, CC_DT_OTHER) == (CcDtype)to->dtype;
-    const bool floats = cc_dtype_info((CcDtype)to->dtype)->kind == 'f' && strncmp(info->promote, "cmp", 3) != 0 &&
-                        strncmp(info->promote, "test", 4) != 0;
+    const bool floats =
+        cc_dtype_is_float(to->dtype) && strncmp(info->promote, "cmp", 3) != 0 && strncmp(info->promote, "test", 4) != 0;
     if (!fills && !floats && !whole_numbers(g, n, (CcDtype)to->dtype) && !truths(info, to)) return false;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        const CcType *t = &g->val.at[o->value].type;
+        const int v = cc_graph_value(g, n, i);
+        if (v < 0) continue;
+        const CcType *t = &g->val.at[v].type;
         if ((t->dtype != to->dtype && !(fills && i == 1) && !alike) || t->ndim < 0 || t->ndim > to->ndim) return false;
         for (int d = 1; d <= t->ndim; d++)
             if (t->size[t->ndim - d] != 1 && t->size[t->ndim - d] != to->size[to->ndim - d]) return false;
@@ -73,19 +73,18 @@ bool cc_pure_writes_same(const CcGraph *g, const CcNode *n) {
 
 /* Do this node's results have memory of their own, apart from its operands? */
 static bool keeps_apart(const CcNode *n) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     return kind != CC_K_HOST && kind != CC_K_VIEW && n->n_out == 1 && !n->flags;
 }
 
 static bool names(const CcGraph *g, const CcNode *n, int value) {
     for (int k = 0; k < n->n_in; k++)
-        if (g->operand.at[n->in0 + k].kind == CC_IN_VALUE && g->operand.at[n->in0 + k].value == value) return true;
+        if (cc_graph_value(g, n, k) == value) return true;
     return false;
 }
 
 static bool is_view(const CcGraph *g, const CcNode *n) {
-    return cc_op_is_view(n->op) && !n->flags && n->n_out == 1 && n->n_in > 0 &&
-           g->operand.at[n->in0].kind == CC_IN_VALUE;
+    return cc_op_is_view(n->op) && !n->flags && n->n_out == 1 && cc_graph_source(g, n) >= 0;
 }
 
 /* The last node that reads this view, or a view of it; INT_MAX: unknown readers may exist. Nodes that write the view
@@ -104,7 +103,7 @@ static int last_read(const Pure *p, int view, Part *part) {
         if (is_view(g, n)) {
             last = CC_MAX(last, last_read(p, n->out0, NULL));
             viewed = true;
-        } else if (n->flags == CC_N_WRITES && n->n_out == 0 && g->operand.at[n->in0].value != view) {
+        } else if (n->flags == CC_N_WRITES && n->n_out == 0 && cc_graph_source(g, n) != view) {
             continue; /* counted where it is written */
         } else if (part && cc_pure_is_write(g, n) && cc_pure_writes_same(g, n) && part->n < MAX_STEPS) {
             part->write[part->n++] = i;
@@ -121,11 +120,10 @@ bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view) {
     const CcType *x = &g->val.at[value].type, *v = &g->val.at[view].type;
     CcReach r;
     int64_t offset;
-    if (n->op != CC_OP_put || n->n_in < 2 || g->operand.at[n->in0].value != value || !cc_reach_read(g, n, x, &r) || r.n)
+    if (n->op != CC_OP_put || n->n_in < 2 || cc_graph_source(g, n) != value || !cc_reach_read(g, n, x, &r) || r.n)
         return false;
-    const CcOperand *source = &g->operand.at[n->in0 + 1];
-    if (source->kind != CC_IN_VALUE || source->value != view || g->operand.at[def->in0].value != value ||
-        !cc_views_offset(g, def, &offset) || offset != r.offset || !cc_type_same_shape(v, &r.space))
+    if (cc_graph_value(g, n, 1) != view || cc_graph_source(g, def) != value || !cc_views_offset(g, def, &offset) ||
+        offset != r.offset || !cc_type_same_shape(v, &r.space))
         return false;
     for (int d = 0; d < v->ndim; d++)
         if (v->size[d] > 1 && v->stride[d] != r.space.stride[d]) return false;
@@ -135,15 +133,15 @@ bool cc_pure_puts_back(const CcGraph *g, int node, int value, int view) {
 /* The root of a chain of views. */
 static int root_of(const CcGraph *g, int value) {
     while (g->val.at[value].def >= 0 && is_view(g, &g->node.at[g->val.at[value].def]))
-        value = g->operand.at[g->node.at[g->val.at[value].def].in0].value;
+        value = cc_graph_source(g, &g->node.at[g->val.at[value].def]);
     return value;
 }
 
 static bool untouched(const CcGraph *g, int value, int but, int from, int to) {
     for (int i = from + 1; i < to; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE && o->value != but && root_of(g, o->value) == value) return false;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            if (v >= 0 && v != but && root_of(g, v) == value) return false;
         }
     return true;
 }
@@ -156,7 +154,7 @@ static bool view_passes(Pure *p, int node, int value) {
     for (int r = p->readers.begin[value + 1] - 1; r >= p->readers.begin[value] && p->readers.node[r] > node; r--) {
         const int i = p->readers.node[r];
         if (g->node.at[i].flags & CC_N_WRITES && names(g, &g->node.at[i], value) &&
-            g->operand.at[g->node.at[i].in0].value == value)
+            cc_graph_source(g, &g->node.at[i]) == value)
             part.put = i;
     }
     const int last = last_read(p, part.view, &part);
@@ -181,7 +179,7 @@ static void find_writes(Pure *p, int value) {
         before = i;
         if (keeps_apart(n) || view_passes(p, i, value)) continue;
         if (!cc_pure_is_write(g, n)) return;
-        if (g->operand.at[n->in0].value != value) continue; /* only reads it */
+        if (cc_graph_source(g, n) != value) continue; /* only reads it */
         if (!cc_pure_writes_same(g, n)) return;
         p->write[p->n_write++] = i;
     }
@@ -191,8 +189,8 @@ static void find_writes(Pure *p, int value) {
 static void rename_reads(CcGraph *g, int value, int version, int begin, int end) {
     for (int i = begin; i <= end; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE && o->value == value) cc_edit_operand(g, i, k, value_of(version));
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            if (v == value) cc_edit_operand(g, i, k, value_of(version));
         }
 }
 

@@ -36,12 +36,12 @@ static bool add_index(const CcGraph *g, CcReach *r, const CcOperand *o, int64_t 
     return true;
 }
 
-/* The broadcast sizes of all indices. */
-static bool common_dims(const CcGraph *g, const CcReach *r, CcType *out) {
+/* The broadcast sizes of the first n indices. */
+static bool common_dims(const CcGraph *g, const CcReach *r, int n, CcType *out) {
     out->ndim = 0;
-    for (int k = 0; k < r->n; k++) out->ndim = CC_MAX(out->ndim, g->val.at[r->index[k].value].type.ndim);
+    for (int k = 0; k < n; k++) out->ndim = CC_MAX(out->ndim, g->val.at[r->index[k].value].type.ndim);
     for (int d = 0; d < out->ndim; d++) out->size[d] = 1;
-    for (int k = 0; k < r->n; k++) {
+    for (int k = 0; k < n; k++) {
         const CcType *t = &g->val.at[r->index[k].value].type;
         for (int d = 0; d < t->ndim; d++) {
             int64_t *size = &out->size[out->ndim - t->ndim + d];
@@ -52,8 +52,9 @@ static bool common_dims(const CcGraph *g, const CcReach *r, CcType *out) {
     return true;
 }
 
-/* The space of a view with indices. */
+/* The space of a view with indices. A mask, which stands alone, adds no dims: the view has those of x that it covers. */
 static bool lay_out(const CcGraph *g, const View *v, CcReach *r) {
+    const int indices = r->n && r->index[0].mask ? 0 : r->n;
     CcType common;
     int first = v->n, last = -1, count = 0;
     for (int d = 0; d < v->n; d++) {
@@ -63,13 +64,13 @@ static bool lay_out(const CcGraph *g, const View *v, CcReach *r) {
         count++;
     }
     const int at = count && last - first == count - 1 ? first : 0;
-    if (!common_dims(g, r, &common) || v->n - count + common.ndim > CC_MAX_DIMS) return false;
+    if (!common_dims(g, r, indices, &common) || v->n - count + common.ndim > CC_MAX_DIMS) return false;
     int to = 0;
     for (int d = 0; d <= v->n; d++) {
         for (int i = 0; d == at && i < common.ndim; i++, to++) {
             r->space.size[to] = common.size[i];
             r->space.stride[to] = 0;
-            for (int k = 0; k < r->n; k++) {
+            for (int k = 0; k < indices; k++) {
                 const CcType *t = &g->val.at[r->index[k].value].type;
                 const int own = i - (common.ndim - t->ndim);
                 r->index[k].step[to] = own >= 0 && t->size[own] != 1 ? t->stride[own] : 0;
@@ -81,6 +82,16 @@ static bool lay_out(const CcGraph *g, const View *v, CcReach *r) {
     }
     r->space.ndim = (int8_t)to;
     return true;
+}
+
+CcOperand cc_reach_window(CcGraph *g, const CcReach *r, int value, const int64_t *step, int64_t offset) {
+    CcType t = g->val.at[value].type;
+    t.ndim = r->space.ndim;
+    for (int d = 0; d < t.ndim; d++) {
+        t.size[d] = step[d] ? r->space.size[d] : 1;
+        t.stride[d] = step[d];
+    }
+    return (CcOperand){.kind = CC_IN_VALUE, .value = cc_views_part(g, value, &t, offset)};
 }
 
 /* ------------------------------------------------------------------ keys of x[...] */
@@ -149,12 +160,6 @@ static bool read_key(const CcGraph *g, const CcNode *n, CcOperandRange key, cons
     }
     for (; d < x->ndim; d++)
         if (!push(&v, x->size[d], x->stride[d], -1)) return false;
-    if (r->n && r->index[0].mask) { /* a mask adds no dims of its own */
-        r->n = 0;
-        const bool good = lay_out(g, &v, r);
-        r->n = 1;
-        return good;
-    }
     return lay_out(g, &v, r);
 }
 
@@ -173,12 +178,7 @@ static bool along_kept(const CcGraph *g, int dim, const CcOperand *index, bool e
     if (!along(g, dim, index, ends, x, r)) return false;
     if (g->val.at[r->index[0].value].type.ndim > 0) return true;
     if (r->space.ndim == CC_MAX_DIMS) return false;
-    for (int d = r->space.ndim++; d > dim; d--) {
-        r->space.size[d] = r->space.size[d - 1];
-        r->space.stride[d] = r->space.stride[d - 1];
-    }
-    r->space.size[dim] = 1;
-    r->space.stride[dim] = 0;
+    r->space = cc_type_with_dim(&r->space, dim);
     return true;
 }
 
@@ -223,11 +223,7 @@ static bool leading(const CcGraph *g, const CcNode *n, CcOperandRange indices, c
     }
     for (; d < x->ndim; d++)
         if (!push(&v, x->size[d], x->stride[d], -1)) return false;
-    if (r->n == 0 || !r->index[0].mask) return lay_out(g, &v, r);
-    r->n = 0;
-    const bool good = lay_out(g, &v, r);
-    r->n = 1;
-    return good;
+    return lay_out(g, &v, r);
 }
 
 /* ------------------------------------------------------------------ parts without indices */

@@ -13,8 +13,8 @@ bool cc_readers_find(const CcGraph *g, CcReaders *out) {
     int *begin = out->begin + 1; /* begin[v]: first the count of readers, then the slot of v's next reader */
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE) begin[o->value]++;
+            const int x = cc_graph_value(g, &g->node.at[i], k);
+            if (x >= 0) begin[x]++;
         }
     for (int v = 0, end = 0; v < g->val.n; v++) {
         const int n = begin[v];
@@ -23,8 +23,8 @@ bool cc_readers_find(const CcGraph *g, CcReaders *out) {
     }
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind == CC_IN_VALUE) out->node[begin[o->value]++] = i;
+            const int named = cc_graph_value(g, &g->node.at[i], k);
+            if (named >= 0) out->node[begin[named]++] = i;
         }
     return true; /* begin[v] has moved to the end of v's list, which is the start of v + 1's list in out->begin */
 }

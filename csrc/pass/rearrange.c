@@ -46,7 +46,7 @@ static void upsample(const CcGraph *g, const CcNode *n, const CcType *x, const C
         const int64_t times = out->size[d] / CC_MAX(1, x->size[d]);
         const CcOperand *scale = in.factors.n ? cc_graph_operand(g, n, in.factors.first + d - 2) : NULL;
         a->good = times >= 1 && times * x->size[d] == out->size[d] && (times == 3 || (times & (times - 1)) == 0) &&
-                  (!scale || number_of(scale) == (double)times);
+                  (!scale || cc_operand_number(scale) == (double)times);
         repeat_each(a, x, out, d, times);
     }
 }
@@ -171,9 +171,7 @@ static bool axes_of(const CcGraph *g, const CcNode *n, const CcType *x, const Cc
 }
 
 static CcOperand window_at(CcGraph *g, int value, const CcType *type, int64_t offset) {
-    const int window = cc_views_window(g, value, type);
-    g->val.at[window].offset += offset * cc_dtype_info((CcDtype)type->dtype)->size;
-    return value_of(window);
+    return value_of(cc_views_part(g, value, type, offset));
 }
 
 static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
@@ -188,9 +186,7 @@ static void rewrite_copy(CcGraph *g, int node, const Axes *a) {
     }
     const CcOperand in = window_at(g, x, &from, a->offset);
     cc_edit_rewrite(g, node, CC_OP_copy, &in, 1);
-    const bool is_output = g->val.at[result].is_output;
-    const int window = cc_views_window(g, result, &to);
-    g->val.at[window].is_output = is_output;
+    const int window = cc_views_result(g, result, &to);
     cc_edit_node(g, node)->out0 = window;
 }
 
@@ -245,11 +241,9 @@ static bool prelu(CcGraph *g, int node) {
 static bool outer(CcGraph *g, int node) {
     CcIn_outer in;
     if (!cc_in_outer(g, &g->node.at[node], &in)) return false;
-    CcType t = g->val.at[in.x.value].type;
-    if (t.ndim != 1 || g->val.at[in.y.value].type.ndim != 1) return false;
-    t.ndim = 2;
-    t.size[1] = 1;
-    t.stride[1] = 0;
+    const CcType *x = &g->val.at[in.x.value].type;
+    if (x->ndim != 1 || g->val.at[in.y.value].type.ndim != 1) return false;
+    const CcType t = cc_type_with_dim(x, 1);
     cc_edit_rewrite(g, node, CC_OP_mul, (const CcOperand[]){window_at(g, in.x.value, &t, 0), in.y}, 2);
     return true;
 }
@@ -276,7 +270,7 @@ static bool pool(CcGraph *g, int node) {
         t.stride[d + dims] = from.stride[d] * of->dilation;
     }
     cc_edit_rewrite(g, node, cc_window_is_max(&n) ? CC_OP_amax : CC_OP_mean,
-                    (const CcOperand[]){window_at(g, x, &t, 0), int_of((1 << dims) - 1)}, 2);
+                    (const CcOperand[]){window_at(g, x, &t, 0), last_dims(dims)}, 2);
     return true;
 }
 
@@ -311,7 +305,7 @@ static bool overlaps(const CcGraph *g, const CcNode *n) {
 static bool may_be(const CcGraph *g, int node, const CcGroupRules *rules) {
     const CcNode *n = &g->node.at[node];
     const int x = cc_graph_source(g, n);
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     const bool pools =
         kind == CC_K_POOL && !cc_group_takes(g, node, rules) && !(overlaps(g, n) && cc_separate_takes(g, node, rules));
     if ((kind != CC_K_REARRANGE && n->op != CC_OP_upsample_nearest && !pools) || n->flags || n->n_out != 1 || x < 0)

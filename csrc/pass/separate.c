@@ -30,7 +30,7 @@ typedef struct Pool {
 } Pool;
 
 static bool read_pool(const CcGraph *g, const CcNode *n, Pool *p) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     if (kind != CC_K_POOL || n->n_out != 1 || g->val.at[n->out0].type.dtype == CC_DT_I64) return false;
     p->dims = cc_window_read(g, n, p->window, &p->divisor);
     p->n = 0;
@@ -68,7 +68,7 @@ static CcOperand pool_part(Parts *p, const Pool *pool, int k, CcOperand x, const
     const CcWindow *w = &pool->window[pool->dim[k]];
     const int result = k + 1 < pool->n ? -1 : p->whole.out0, lead = t->ndim - pool->dims;
     const bool max = cc_window_is_max(&p->whole), divided = k > 0 && pool->divisor;
-    const CcOperand no = {.kind = CC_IN_BOOL}, padded = {.kind = CC_IN_BOOL, .i = w->count_padding};
+    const CcOperand no = bool_of(false), padded = bool_of(w->count_padding);
     CcIn_adaptive_avg_pool adaptive = {.x = x};
     CcIn_max_pool most = {.x = x, .ceil_mode = no};
     CcIn_avg_pool mean = {.x = x, .ceil_mode = no, .count_include_pad = padded};
@@ -163,10 +163,7 @@ bool cc_separate_takes(const CcGraph *g, int node, const CcGroupRules *rules) {
     return cc_group_takes(g, node, rules) || (!cc_group_banned(g, node, rules) && may_be(g, &g->node.at[node], rules));
 }
 
-static bool make(Parts *p, const bool *needed) {
-    (void)needed;
-    return cc_op_info((CcOpId)p->whole.op)->kind == CC_K_POOL ? make_pool(p) : interpolate(p);
-}
+static bool make(Parts *p) { return cc_node_kind(&p->whole) == CC_K_POOL ? make_pool(p) : interpolate(p); }
 
 void cc_separate_rewrite(CcGraph *g, const CcGroupRules *rules) {
     cc_parts_rewrite(g, rules, &(PartsRules){.may_be = may_be, .make = make});

@@ -14,12 +14,12 @@ CcSpace cc_space_of(const CcGraph *g, const CcNode *n) {
     const int dims = cc_op_dims(g, n);
     CcSpace f = {.shape = g->val.at[n->out0].type};
     if (dims < 0) return f;
-    const CcOperand *x = &g->operand.at[n->in0];
     f.reduced = (unsigned)dims;
     /* a derivative has the shape of what its op reduces, and may not read that operand */
     if (cc_op_base((CcOpId)n->op) == n->op) {
+        const int x = cc_graph_source(g, n);
         f.shape.ndim = -1;
-        if (n->n_in && x->kind == CC_IN_VALUE) f.shape = g->val.at[x->value].type;
+        if (x >= 0) f.shape = g->val.at[x].type;
     }
     if (f.shape.ndim >= 0) f.reduced &= (1u << f.shape.ndim) - 1;
     return f;
@@ -37,7 +37,7 @@ int64_t cc_space_rows(const CcSpace *f) {
 bool cc_space_spent(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_var && n->op != CC_OP_std) return false;
     const CcOperand *c = n->n_in > 2 ? cc_graph_operand(g, n, 2) : NULL;
-    const double correction = c == NULL || c->kind == CC_IN_NONE ? 1 : c->kind == CC_IN_FLOAT ? c->f : (double)c->i;
+    const double correction = c == NULL || c->kind == CC_IN_NONE ? 1 : cc_operand_number(c);
     const CcSpace f = cc_space_of(g, n);
     return (double)(cc_type_numel(&f.shape) / CC_MAX(1, cc_space_rows(&f))) <= correction;
 }
@@ -83,7 +83,7 @@ CcSpaceLevel cc_space_node(const CcSpace *f, const CcGraph *g, const CcNode *n) 
     const CcSpace own = cc_space_of(g, n);
     if (own.shape.ndim < 0 || own.reduced != f->reduced || !cc_type_same_shape(&own.shape, &f->shape))
         return CC_LEVEL_NONE;
-    const bool by_row = cc_op_info((CcOpId)n->op)->kind == CC_K_REDUCE;
+    const bool by_row = cc_node_kind(n) == CC_K_REDUCE;
     const bool row = level == CC_LEVEL_KEPT || level == CC_LEVEL_DROPPED;
     if (level == CC_LEVEL_FULL && by_row) /* all reduced dims have size 1: both hold */
         for (int d = 0; d < f->shape.ndim; d++)

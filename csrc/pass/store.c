@@ -23,7 +23,7 @@ static bool read_index_add(const CcGraph *g, const CcNode *n, CcStore *s) {
         return false;
     s->source = in.source;
     s->how = CC_PUT_SUM;
-    s->scale = number_of(&in.alpha);
+    s->scale = cc_operand_number(&in.alpha);
     return true;
 }
 
@@ -89,6 +89,6 @@ bool cc_store_steps(const CcGraph *g, const CcNode *n, const CcStore *s, const C
 CcOperand cc_store_neutral(CcPutHow how, CcDtype dt) {
     const bool max = how == CC_PUT_MAX, wide = dt == CC_DT_I64;
     if (!max && how != CC_PUT_MIN) return int_of(how == CC_PUT_PROD);
-    if (cc_dtype_info(dt)->kind == 'f') return float_of(max ? -INFINITY : INFINITY);
+    if (cc_dtype_is_float(dt)) return float_of(max ? -INFINITY : INFINITY);
     return int_of(max ? (wide ? INT64_MIN : INT32_MIN) : wide ? INT64_MAX : INT32_MAX);
 }

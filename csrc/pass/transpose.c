@@ -29,12 +29,12 @@ static bool can_transpose(const Transpose *t, const CcNode *n) {
 
 /* A pointwise node over transposed values and at most vectors; any other operand would be read across its rows. */
 static bool follows(const Transpose *t, const CcNode *n) {
-    if (cc_op_info((CcOpId)n->op)->kind != CC_K_POINTWISE || !can_transpose(t, n)) return false;
+    if (cc_node_kind(n) != CC_K_POINTWISE || !can_transpose(t, n)) return false;
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &t->g->operand.at[n->in0 + i];
-        if (o->kind != CC_IN_VALUE) continue;
-        const CcType *type = &t->g->val.at[o->value].type;
-        const bool transposed = t->candidate[o->value] && cc_type_same_shape(type, &t->g->val.at[n->out0].type);
+        const int v = cc_graph_value(t->g, n, i);
+        if (v < 0) continue;
+        const CcType *type = &t->g->val.at[v].type;
+        const bool transposed = t->candidate[v] && cc_type_same_shape(type, &t->g->val.at[n->out0].type);
         if (!transposed && (type->ndim < 0 || type->ndim > 1)) return false;
     }
     return true;
@@ -51,8 +51,8 @@ static bool flood(Transpose *t, int product) {
         const CcNode *n = &g->node.at[i];
         bool source = false, other = false;
         for (int k = 0; t->live[i] && k < n->n_in; k++) {
-            const CcOperand *o = &g->operand.at[n->in0 + k];
-            if (o->kind != CC_IN_VALUE || !t->candidate[o->value]) continue;
+            const int v = cc_graph_value(g, n, k);
+            if (v < 0 || !t->candidate[v]) continue;
             if (k == 0) source = true;
             else other = true;
         }

@@ -72,17 +72,15 @@ static bool is_view(const CcGraph *g, const CcNode *n) {
     return cc_op_is_view(n->op) && !n->flags && cc_graph_source(g, n) >= 0;
 }
 
-static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
-
 /* Does it share memory with its operand, at a known offset? reshape and its like may copy; a copy has strides that
  * the binding refuses. */
 static bool known_view(const CcGraph *g, const CcNode *n) {
     const CcType *x = &g->val.at[cc_graph_source(g, n)].type;
     int64_t offset;
-    bool known = plain(x);
+    bool known = cc_type_known(x);
     for (int k = 0; k < n->n_out && known; k++) {
         const CcType *t = &g->val.at[n->out0 + k].type;
-        known = plain(t) && t->dtype == x->dtype && offset_of(g, n, k, &offset);
+        known = cc_type_known(t) && t->dtype == x->dtype && offset_of(g, n, k, &offset);
     }
     return known;
 }
@@ -91,14 +89,13 @@ static bool known_view(const CcGraph *g, const CcNode *n) {
 static bool copies(const CcGraph *g, const CcNode *n) {
     if (n->op != CC_OP_reshape || !is_view(g, n) || n->n_out != 1 || g->val.at[n->out0].is_output) return false;
     const CcType *x = &g->val.at[cc_graph_source(g, n)].type, *to = &g->val.at[n->out0].type;
-    return plain(x) && plain(to) && !cc_type_reshapes(x, to) && cc_type_contiguous(to);
+    return cc_type_known(x) && cc_type_known(to) && !cc_type_reshapes(x, to) && cc_type_contiguous(to);
 }
 
 static bool reads_view(const CcGraph *g, const CcNode *n) {
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && g->val.at[o->value].def >= 0 && is_view(g, &g->node.at[g->val.at[o->value].def]))
-            return true;
+        const int v = cc_graph_value(g, n, k);
+        if (v >= 0 && g->val.at[v].def >= 0 && is_view(g, &g->node.at[g->val.at[v].def])) return true;
     }
     return false;
 }
@@ -144,7 +141,7 @@ static void fold(CcGraph *g, const CcNode *n, int *same) {
         }
         CcVal *v = cc_edit_val(g, n->out0 + k);
         v->window_of = cc_graph_base(g, x) + 1;
-        v->offset = from.offset + offset * cc_dtype_info((CcDtype)v->type.dtype)->size;
+        v->offset = from.offset + offset * cc_dtype_size(v->type.dtype);
     }
 }
 
@@ -155,7 +152,7 @@ static bool only_shape(const CcGraph *g, const CcNode *n, const int *uses) {
     if (n->op != CC_OP_view || from->def < 0 || from->is_output || from->window_of || from->narrowed || uses[x] != 1)
         return false;
     if (g->node.at[from->def].out0 != x) return false; /* made through a window, in another order */
-    return cc_op_info((CcOpId)g->node.at[from->def].op)->kind == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
+    return cc_node_kind(&g->node.at[from->def]) == CC_K_MATMUL && cc_type_contiguous(&from->type) &&
            cc_type_contiguous(&to->type) && cc_type_numel(&to->type) == cc_type_numel(&from->type);
 }
 
@@ -177,9 +174,9 @@ static bool absorb(CcGraph *g, int view, const CcGroupRules *rules) {
 static void follow(CcGraph *g, const int *same, int n) {
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, &g->node.at[i], k);
-            if (o->kind != CC_IN_VALUE || o->value >= n || same[o->value] == o->value) continue;
-            cc_edit_operand(g, i, k, value_of(same[o->value]));
+            const int x = cc_graph_value(g, &g->node.at[i], k);
+            if (x < 0 || x >= n || same[x] == x) continue;
+            cc_edit_operand(g, i, k, value_of(same[x]));
             cc_edit_node(g, i)->rewritten = true; /* the host would expect the view */
         }
     for (int v = 0; v < g->val.n; v++) {
@@ -226,6 +223,18 @@ int cc_views_window(CcGraph *g, int value, const CcType *type) {
     v.type = *type;
     cc_vec_push(&g->val, v);
     return g->val.n - 1;
+}
+
+int cc_views_part(CcGraph *g, int value, const CcType *type, int64_t offset) {
+    const int window = cc_views_window(g, value, type);
+    g->val.at[window].offset += offset * cc_dtype_size(type->dtype);
+    return window;
+}
+
+int cc_views_result(CcGraph *g, int value, const CcType *type) {
+    const int window = cc_views_window(g, value, type);
+    g->val.at[window].is_output = g->val.at[value].is_output;
+    return window;
 }
 
 void cc_views_rewrite(CcGraph *g, const CcGroupRules *rules) {

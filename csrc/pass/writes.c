@@ -23,8 +23,7 @@ static bool read_source(const CcGraph *g, const CcNode *n, CcDtype dt, Write *w)
     if (o->kind == CC_IN_NONE) return false;
     if (o->kind != CC_IN_VALUE) return true;
     const CcType *t = &g->val.at[o->value].type;
-    if (t->ndim < 0 || t->device != 1 || t->dtype == CC_DT_OTHER || (t->dtype != dt && n->op != CC_OP_put))
-        return false;
+    if (!cc_type_known(t) || (t->dtype != dt && n->op != CC_OP_put)) return false;
     return cc_store_steps(g, n, &w->is, &w->r.space, w->step);
 }
 
@@ -33,7 +32,7 @@ static bool is_ordered(const CcGraph *g, const Write *w, CcDtype dt) {
     const bool number = w->is.source.kind != CC_IN_VALUE || cc_type_numel(&g->val.at[w->is.source.value].type) == 1;
     if (w->r.n == 0) return true;
     if (w->is.how == CC_PUT_SET) return number;
-    return cc_dtype_info(dt)->kind != 'f' || w->is.how == CC_PUT_MAX || w->is.how == CC_PUT_MIN;
+    return !cc_dtype_is_float(dt) || w->is.how == CC_PUT_MAX || w->is.how == CC_PUT_MIN;
 }
 
 static bool can_meet(CcPutHow how, CcDtype dt) {
@@ -45,9 +44,7 @@ static bool can_meet(CcPutHow how, CcDtype dt) {
 static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const CcGroupRules *rules, Write *w) {
     *w = (Write){0};
     const CcDtype dt = (CcDtype)x->dtype;
-    if (!rules->scatters || x->ndim < 0 || x->device != 1 || dt == CC_DT_OTHER || !cc_store_read(g, n, &w->is) ||
-        w->is.how == CC_PUT_MEAN)
-        return false;
+    if (!rules->scatters || !cc_type_known(x) || !cc_store_read(g, n, &w->is) || w->is.how == CC_PUT_MEAN) return false;
     if (!cc_reach_read(g, n, x, &w->r) || (w->r.n && w->r.index[0].mask) || cc_type_numel(&w->r.space) == 0)
         return false;
     for (int k = 0; k < w->r.n; k++)
@@ -55,25 +52,14 @@ static bool understand(const CcGraph *g, const CcNode *n, const CcType *x, const
     w->r.space.dtype = x->dtype;
     if (!read_source(g, n, dt, w) || !can_meet(w->is.how, dt)) return false;
     if (w->is.scale != 1 && (w->is.source.kind != CC_IN_VALUE || cc_dtype_is_half(dt))) return false;
-    if (w->is.sorted && cc_dtype_info(dt)->kind == 'f') return false;
+    if (w->is.sorted && cc_dtype_is_float(dt)) return false;
     return !rules->ordered || is_ordered(g, w, dt);
 }
 
 /* ------------------------------------------------------------------ making nodes */
 
-/* A window with these strides; dims with stride 0 have size 1. */
-static int window_of(CcGraph *g, const Write *w, int value, const int64_t *step) {
-    CcType t = g->val.at[value].type;
-    t.ndim = w->r.space.ndim;
-    for (int d = 0; d < t.ndim; d++) {
-        t.size[d] = step[d] ? w->r.space.size[d] : 1;
-        t.stride[d] = step[d];
-    }
-    return cc_views_window(g, value, &t);
-}
-
 static CcOperand seen_source(CcGraph *g, const Write *w) {
-    return w->is.source.kind == CC_IN_VALUE ? value_of(window_of(g, w, w->is.source.value, w->step)) : w->is.source;
+    return w->is.source.kind == CC_IN_VALUE ? cc_reach_window(g, &w->r, w->is.source.value, w->step, 0) : w->is.source;
 }
 
 /* The node's result: a window on the written positions of x. */
@@ -84,7 +70,7 @@ static void set_result(CcGraph *g, int node, int x, const Write *w) {
     v.is_output = v.frozen = v.narrowed = false;
     v.hidden = true;
     v.window_of = cc_graph_base(g, x) + 1;
-    v.offset += w->r.offset * cc_dtype_info((CcDtype)v.type.dtype)->size;
+    v.offset += w->r.offset * cc_dtype_size(v.type.dtype);
     CcNode *n = cc_edit_node(g, node);
     n->out0 = g->val.n;
     n->n_out = 1;
@@ -95,16 +81,16 @@ static void set_result(CcGraph *g, int node, int x, const Write *w) {
 
 /* The node writes x. */
 static void set_write(CcGraph *g, int node, int x, const Write *w, CcOperand source, CcPutHow how) {
-    int index[CC_MAX_DIMS];
-    for (int k = 0; k < w->r.n; k++) index[k] = window_of(g, w, w->r.index[k].value, w->r.index[k].step);
+    CcOperand index[CC_MAX_DIMS];
+    for (int k = 0; k < w->r.n; k++) index[k] = cc_reach_window(g, &w->r, w->r.index[k].value, w->r.index[k].step, 0);
     const int in0 = g->operand.n;
     cc_vec_push(&g->operand, value_of(x));
     cc_vec_push(&g->operand, source);
     if (w->r.n) cc_vec_push(&g->operand, int_of(how));
     for (int k = 0; k < w->r.n; k++) {
-        cc_vec_push(&g->operand, value_of(index[k]));
+        cc_vec_push(&g->operand, index[k]);
         cc_vec_push(&g->operand, int_of(w->r.index[k].count));
-        cc_vec_push(&g->operand, (CcOperand){.kind = CC_IN_BOOL, .i = w->r.index[k].ends});
+        cc_vec_push(&g->operand, bool_of(w->r.index[k].ends));
         cc_vec_push(&g->operand, int_of(w->r.index[k].by));
     }
     cc_edit_slots(g, node, in0, g->operand.n - in0);
@@ -122,8 +108,7 @@ static void add_write(Parts *p, const Write *w, CcOperand source, CcPutHow how) 
 
 bool cc_writes_may(const CcGraph *g, const CcNode *n, const CcGroupRules *rules) {
     Write w;
-    if (n->n_out != 1 || n->flags || cc_op_info((CcOpId)n->op)->kind != CC_K_SCATTER || cc_graph_source(g, n) < 0)
-        return false;
+    if (n->n_out != 1 || n->flags || cc_node_kind(n) != CC_K_SCATTER || cc_graph_source(g, n) < 0) return false;
     const CcType *x = &g->val.at[cc_graph_source(g, n)].type, *out = &g->val.at[n->out0].type;
     if (x->dtype != out->dtype || !cc_type_same_shape(x, out) || !cc_type_dense(out) ||
         !understand(g, n, out, rules, &w))

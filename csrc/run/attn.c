@@ -6,9 +6,7 @@
 
 typedef struct CcAttention {
     CcFlash flash;
-    int value[4], out; /* q, k, v, mask (-1: none) */
-    int64_t out_at;    /* bytes: it may be a window */
-    int64_t at[4];     /* bytes: they may be windows */
+    CcSlot in[4], out; /* in: q, k, v, mask */
 } CcAttention;
 
 enum { Q, K, V, MASK };
@@ -137,12 +135,8 @@ static bool part_heads(CcType *t, int64_t heads, int merged) {
         if (!insert_dim(t, c + 1, width, 1)) return false;
     }
     const int h = t->ndim - 2, r = t->ndim - 3;
-    const int64_t size = t->size[h], stride = t->stride[h];
-    t->size[h] = t->size[r];
-    t->stride[h] = t->stride[r];
-    t->size[r] = size;
-    t->stride[r] = stride;
-    return size == heads;
+    *t = cc_type_swapped(t, h, r);
+    return t->size[r] == heads;
 }
 
 static bool number(const CcOperand *o, float *x) {
@@ -177,9 +171,9 @@ static bool read_written(const CcIn_attend *in, CcDtype mask, CcFlash *f) {
 /* Types of q, k, v and the mask; a missing one has value -1. */
 static bool read_tensors(const CcGraph *g, const CcOperand *const *in, CcAttention *a, CcType *t) {
     for (int i = Q; i <= MASK; i++) {
-        a->value[i] = in[i]->kind == CC_IN_VALUE ? in[i]->value : -1;
-        if (a->value[i] < 0) continue;
-        t[i] = g->val.at[a->value[i]].type;
+        a->in[i].value = in[i]->kind == CC_IN_VALUE ? in[i]->value : -1;
+        if (a->in[i].value < 0) continue;
+        t[i] = g->val.at[a->in[i].value].type;
         CcType seen = t[i];
         if (i == MASK && seen.dtype == CC_DT_BOOL) seen.dtype = CC_DT_F32;
         if (!readable(&seen)) return false;
@@ -197,14 +191,14 @@ static bool describe(const CcGraph *g, int node, CcAttention *a) {
     const CcOperand *const in[] = {whole ? &op.q : &written.q, whole ? &op.k : &written.k, whole ? &op.v : &written.v,
                                    whole ? &op.mask : &written.mask};
     CcType t[4], out = g->val.at[n->out0].type;
-    *a = (CcAttention){.out = n->out0};
+    *a = (CcAttention){.out = {n->out0, 0}};
     if (!readable(&out) || !read_tensors(g, in, a, t)) return false;
-    const CcDtype mask = a->value[MASK] < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype;
+    const CcDtype mask = a->in[MASK].value < 0 ? CC_DT_OTHER : (CcDtype)t[MASK].dtype;
     if (whole) return read_whole(&op, mask, &t[Q], &a->flash) && shape(&a->flash, t, &out, op.enable_gqa.i != 0);
     if (!read_written(&written, mask, &a->flash)) return false;
     if (written.merged.i == 1) { /* pass/narrow.c dropped the dim of rows */
         if (!insert_dim(&t[Q], t[Q].ndim - 1, 1, 0)) return false;
-        if (a->value[MASK] >= 0 && !insert_dim(&t[MASK], t[MASK].ndim - 1, 1, 0)) return false;
+        if (a->in[MASK].value >= 0 && !insert_dim(&t[MASK], t[MASK].ndim - 1, 1, 0)) return false;
     }
     const int64_t heads = t[Q].ndim > 2 ? t[Q].size[t[Q].ndim - 3] : 1;
     return part_heads(&out, heads, (int)written.merged.i) && shape(&a->flash, t, &out, false);
@@ -221,8 +215,8 @@ static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, Cc
         cc_err_set(err, CC_E_UNSUPPORTED, "attention that the fused kernel can't do");
         return NULL;
     }
-    for (int i = Q; i <= MASK; i++) a->at[i] = cc_prim_base(g, &a->value[i]);
-    a->out_at = cc_prim_base(g, &a->out);
+    for (int i = Q; i <= MASK; i++) cc_prim_settle(g, &a->in[i]);
+    cc_prim_settle(g, &a->out);
     return a;
 }
 
@@ -230,12 +224,12 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcAttention *a = work;
     const char *at[4] = {NULL};
     for (int i = Q; i <= MASK; i++) {
-        at[i] = cc_prim_data(host, a->value[i], a->at[i]);
-        if (!at[i] && a->value[i] >= 0) return cc_err_set(err, CC_E_HOST, "no data of value %d", a->value[i]);
+        at[i] = cc_prim_data(host, a->in[i]);
+        if (!at[i] && a->in[i].value >= 0) return cc_err_set(err, CC_E_HOST, "no data of value %d", a->in[i].value);
     }
-    char *out = host->make(host->ctx, a->out);
-    if (!out) return cc_err_set(err, CC_E_HOST, "no memory for value %d", a->out);
-    const CcFlashCall call = {at[Q], at[K], at[V], at[MASK], out + a->out_at};
+    char *out = host->make(host->ctx, a->out.value);
+    if (!out) return cc_err_set(err, CC_E_HOST, "no memory for value %d", a->out.value);
+    const CcFlashCall call = {at[Q], at[K], at[V], at[MASK], out + a->out.at};
     return cc_flash_run(&a->flash, &call, err);
 }
 

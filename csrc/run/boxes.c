@@ -53,7 +53,7 @@ static int store_of(const CcLoop *loop) {
 
 static int64_t width_of(const CcLaunch *launch) {
     const CcLoop *loop = launch->loop;
-    return loop->size[1] * cc_dtype_info((CcDtype)loop->access[store_of(loop)].dtype)->size;
+    return loop->size[1] * cc_dtype_size(loop->access[store_of(loop)].dtype);
 }
 
 /* Do all boxes have the same rows? */
@@ -64,7 +64,7 @@ static int64_t rows_of(CcBoxes *b) {
         const CcLoop *loop = b->launch[i].loop;
         const int store = store_of(loop);
         if (loop->lane != 1 || b->launch[i].rows != rows || store < 0) return 1;
-        const int size = cc_dtype_info((CcDtype)loop->access[store].dtype)->size;
+        const int size = cc_dtype_size(loop->access[store].dtype);
         if (loop->stride[store][1] != size || width_of(&b->launch[i]) > loop->stride[store][0]) return 1;
         b->copies = b->copies && loop->n_node == 1 && loop->node[0].op == CC_S_load && loop->access[0].value >= 0 &&
                     loop->stride[0][1] == size && width_of(&b->launch[i]) >= LONG_ROW;

@@ -19,9 +19,9 @@ typedef struct Started {
 typedef struct Compile {
     const CcGraph *g;
     CcPlan *plan;
-    CcDtype deflt;
+    CcRunOptions want; /* host_only also where kernels can't be used: host_why */
     CcOnDevice on;
-    bool host_only, no_dnnl, ref_always, autotune, measures, ordered, fills, convolves, no_library;
+    bool ref_always;
     bool *live, *made;
     Started *started;  /* [group] */
     CcLaunch **launch; /* [group] */
@@ -57,26 +57,29 @@ static void add_step(const Compile *c, CcStepKind kind, const int *node, int n_n
 static bool reads_window(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && g->val.at[o->value].window_of) return true;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && g->val.at[v].window_of) return true;
     }
     return false;
 }
 
+static CcDtype deflt_of(const Compile *c) { return (CcDtype)c->want.default_dtype; }
+
 static CcGroupRules rules_of(const Compile *c) {
-    CcGroupRules rules = {.deflt = c->deflt,
+    CcGroupRules rules = {.deflt = deflt_of(c),
                           .banned = c->banned,
                           .apart = c->apart,
                           .gathers = c->on.cuda || c->ref_always,
-                          .into = !c->host_only,
-                          .ordered = c->ordered,
+                          .into = !c->want.host_only,
+                          .ordered = c->want.ordered,
                           .skipped = c->skipped,
                           .asserts = c->on.cuda && !c->on.waits};
-    rules.follows = c->on.cuda && !c->host_only && c->convolves;
-    if ((!c->on.cuda || c->on.waits) && !c->no_library) rules.gelu = cc_cpu_info()->wide_torch ? 1 : 2;
-    rules.scatters = rules.gathers && !c->host_only;
-    if (!c->host_only) rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
-    if (!c->host_only && !c->no_dnnl && !c->on.cuda) {
+    rules.follows = c->on.cuda && !c->want.host_only && c->want.convolves;
+    if ((!c->on.cuda || c->on.waits) && !c->want.no_library) rules.gelu = cc_cpu_info()->wide_torch ? 1 : 2;
+    rules.scatters = rules.gathers && !c->want.host_only;
+    if (!c->want.host_only)
+        rules.loop = c->on.cuda ? cc_device_can_cuda : rules.gathers ? cc_device_can_map : cc_device_can;
+    if (!c->want.host_only && !c->want.no_dnnl && !c->on.cuda) {
         rules.prim = cc_prim_can;
         rules.post = cc_prim_can_post;
         rules.gains_transposed = cc_product_gains_transposed;
@@ -93,8 +96,8 @@ static bool is_foreign(const CcVal *v, bool follows) {
 static bool touches_foreign(const CcGraph *g, int node, bool follows) {
     const CcNode *n = &g->node.at[node];
     for (int i = 0; i < n->n_in; i++) {
-        const CcOperand *o = &g->operand.at[n->in0 + i];
-        if (o->kind == CC_IN_VALUE && is_foreign(&g->val.at[o->value], follows)) return true;
+        const int v = cc_graph_value(g, n, i);
+        if (v >= 0 && is_foreign(&g->val.at[v], follows)) return true;
     }
     return n->n_out > 0 && is_foreign(&g->val.at[n->out0], follows);
 }
@@ -115,7 +118,7 @@ static void add_host_steps(Compile *c, const CcGroup *group) {
         if (stuck) c->banned[c->g->node.at[node].origin] = true;
         c->stuck = c->stuck || stuck;
         add_step(c, CC_STEP_HOST, &group->node[i], 1, NULL);
-        cc_vec_last(&c->plan->step).why = c->host_only ? c->host_why : cc_why_torch(c->g, node, &rules);
+        cc_vec_last(&c->plan->step).why = c->want.host_only ? c->host_why : cc_why_torch(c->g, node, &rules);
     }
 }
 
@@ -126,7 +129,7 @@ static bool is_own(const CcGraph *g, const CcNode *n, int value) {
 }
 
 static CcLoop *build_loop(const Compile *c, const CcGroup *group, const CcBox *box, CcErr *err) {
-    CcLoop *loop = cc_build_group(c->g, group->node, group->n, box, c->made, c->deflt, c->plan->arena, err);
+    CcLoop *loop = cc_build_group(c->g, group->node, group->n, box, c->made, deflt_of(c), c->plan->arena, err);
     const bool compiled = c->on.cuda || (cc_kcache_on() && !c->ref_always);
     return loop && compiled && cc_nest_numel(loop) ? cc_vary_constants(loop, c->plan->arena) : loop;
 }
@@ -188,7 +191,7 @@ static Started start(const Compile *c, const CcGroup *group) {
 static int find_cuda(const Compile *c, CcLaunch *launch, CcErr *err) {
     const CcLoop *loop = launch->loop;
     CcCudaTuning tuning = {0};
-    if (c->autotune) cc_cudatune_choose(&c->on, &loop, &tuning, 1);
+    if (c->want.autotune) cc_cudatune_choose(&c->on, &loop, &tuning, 1);
     launch->cuda = cc_cudalaunch_make(&c->on, loop, &tuning, c->plan->arena, err);
     return launch->cuda ? 0 : -1;
 }
@@ -229,7 +232,7 @@ static bool set_apart(Compile *c, const CcGroup *group) {
     const CcGroupRules rules = rules_of(c);
     bool any = false;
     for (int i = 0; i < group->n; i++) {
-        if (rules.loop && rules.loop(c->g, group->node[i], c->deflt)) continue;
+        if (rules.loop && rules.loop(c->g, group->node[i], deflt_of(c))) continue;
         any = c->apart[c->g->node.at[group->node[i]].origin] = true;
     }
     c->stuck = c->stuck || any;
@@ -275,7 +278,7 @@ static void compile_program(const Compile *c, const CcGroups *groups) {
         if (loop && cc_nest_numel(loop) && i >= groups->n) cc_vec_push(&loops, loop);
     }
     CcCudaTuning *tunings = calloc((size_t)loops.n + 1, sizeof *tunings);
-    if (tunings && c->autotune) cc_cudatune_choose(&c->on, loops.at, tunings, loops.n);
+    if (tunings && c->want.autotune) cc_cudatune_choose(&c->on, loops.at, tunings, loops.n);
     if (tunings) cc_cudakernel_need(c->on.cuda, loops.at, tunings, loops.n);
     free(tunings);
     cc_vec_free(&loops);
@@ -305,7 +308,7 @@ static int prepare(Compile *c, CcErr *err) {
     c->apart = cc_arena_alloc(c->plan->arena, (size_t)g->node.n + 1);
     if (!c->banned || !c->apart) return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     memset(c->banned, 0, (size_t)g->node.n + 1);
-    for (int i = 0; c->fills && i < g->node.n; i++) c->banned[i] = g->node.at[i].op == CC_OP_empty;
+    for (int i = 0; c->want.fills && i < g->node.n; i++) c->banned[i] = g->node.at[i].op == CC_OP_empty;
     return 0;
 }
 
@@ -336,11 +339,23 @@ static void keep_what_autograd_sees(const CcGraph *g, bool *live) {
         const CcNode *n = &g->node.at[i];
         for (int k = 0; k < n->n_out; k++) live[i] = live[i] || g->val.at[n->out0 + k].type.requires_grad;
         for (int k = 0; live[i] && k < n->n_in; k++) {
-            const CcOperand *o = cc_graph_operand(g, n, k);
-            const int def = o->kind == CC_IN_VALUE ? g->val.at[cc_graph_base(g, o->value)].def : -1;
+            const int v = cc_graph_value(g, n, k);
+            const int def = v >= 0 ? g->val.at[cc_graph_base(g, v)].def : -1;
             if (def >= 0) live[def] = true;
         }
     }
+}
+
+/* What reports say of a step's results, and whether the host has to follow its operand's layout. */
+static void mark_layout(const CcGraph *g, CcStep *step) {
+    const CcNode *first = &g->node.at[step->node[0]], *last = &g->node.at[step->node[step->n_node - 1]];
+    const CcVal *made = first->n_out > 0 ? &g->val.at[first->out0] : NULL;
+    const int x = cc_graph_source(g, last);
+    step->transposed = made && cc_transposed(made);
+    step->narrowed = made && made->narrowed && !step->transposed;
+    step->channels_last = last->n_out > 0 && g->val.at[last->out0].channels_last;
+    step->follows = step->kind == CC_STEP_HOST && last->op == CC_OP_conv &&
+                    (step->channels_last || (x >= 0 && g->val.at[x].channels_last));
 }
 
 static int build(Compile *c, CcErr *err) {
@@ -352,7 +367,7 @@ static int build(Compile *c, CcErr *err) {
     if (prepare_round(c, err) < 0) return -1;
     CcGroups groups;
     cc_dce_mark(g, c->live);
-    if (c->host_only) keep_what_autograd_sees(g, c->live);
+    if (c->want.host_only) keep_what_autograd_sees(g, c->live);
     if (cc_group_build(g, c->live, &rules, plan->arena, &groups, err) < 0) return -1;
     /* First one step per group, to see which values exist between groups; then the real steps. */
     for (int i = 0; i < groups.n; i++) {
@@ -363,16 +378,7 @@ static int build(Compile *c, CcErr *err) {
     plan->step.n = 0;
     make_work(c, &groups);
     for (int i = 0; i < groups.n; i++) lower(c, &groups.at[i], c->launch[i], c->prim[i]);
-    for (int s = 0; s < plan->step.n; s++) {
-        const CcNode *n = &g->node.at[plan->step.at[s].node[0]];
-        plan->step.at[s].transposed = n->n_out > 0 && cc_transposed(&g->val.at[n->out0]);
-        plan->step.at[s].narrowed = n->n_out > 0 && g->val.at[n->out0].narrowed && !plan->step.at[s].transposed;
-        n = &g->node.at[plan->step.at[s].node[plan->step.at[s].n_node - 1]];
-        plan->step.at[s].channels_last = n->n_out > 0 && g->val.at[n->out0].channels_last;
-        const int x = cc_graph_source(g, n);
-        plan->step.at[s].follows = plan->step.at[s].kind == CC_STEP_HOST && n->op == CC_OP_conv &&
-                                   (plan->step.at[s].channels_last || (x >= 0 && g->val.at[x].channels_last));
-    }
+    for (int s = 0; s < plan->step.n; s++) mark_layout(g, &plan->step.at[s]);
     cc_plan_made(plan, g, c->live, c->made, c->step_of);
     if (c->stuck) return 0;
     if (cc_plan_apart(plan, g, err) < 0) return -1;
@@ -418,7 +424,7 @@ static int64_t input_bytes(const CcGraph *g) {
     int64_t bytes = 0;
     for (int v = 0; v < g->val.n; v++) {
         const CcType *t = &g->val.at[v].type;
-        if (g->val.at[v].def < 0) bytes += cc_type_numel(t) * cc_dtype_info((CcDtype)t->dtype)->size;
+        if (g->val.at[v].def < 0) bytes += cc_type_numel(t) * cc_dtype_size(t->dtype);
     }
     return bytes;
 }
@@ -432,13 +438,13 @@ static int build_best(Compile *c, CcErr *err) {
     int status = 0;
     c->stuck = true;
     for (int round = 0; status == 0 && c->stuck; round++) {
-        if (round == MAX_ROUNDS && !c->host_only)
+        if (round == MAX_ROUNDS && !c->want.host_only)
             cc_log_add(CC_LOG_FALLBACK, "back-ends refused nodes in %d rounds of passes: compiled without passes",
                        MAX_ROUNDS);
         const uint64_t begin = cc_log_now_ns();
-        CcGraph *own = c->host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
+        CcGraph *own = c->want.host_only || round == MAX_ROUNDS ? NULL : rewrite(g, &rules);
         c->plan->passes_ms += (double)(cc_log_now_ns() - begin) * 1e-6;
-        if (own && c->measures) {
+        if (own && c->want.measures) {
             own->measures = true;
             own->input_bytes = input_bytes(g);
         }
@@ -456,65 +462,66 @@ static int build_best(Compile *c, CcErr *err) {
 
 static void tell_setting(const CcErr *err) { say_once(CC_LOG_IGNORED, err); }
 
-CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err) {
-    static const CcRunOptions NONE;
-    const uint64_t start = cc_log_now_ns();
-    const char *backend = getenv("CCOMPILE_BACKEND");
-    if (!options) options = &NONE;
-    CcErr why = {0};
-    const unsigned skipped = cc_order_skipped(getenv("CCOMPILE_SKIP_PASSES"), &why);
-    if (why.status) tell_setting(&why);
-    cc_settings_check(tell_setting);
+static CcPlan *new_plan(CcErr *err) {
     CcPlan *plan = calloc(1, sizeof *plan);
     if (plan) plan->arena = cc_arena_new();
-    if (!plan || !plan->arena) {
-        free(plan);
-        cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
-        return NULL;
-    }
-    Compile c = {.g = g,
-                 .plan = plan,
-                 .deflt = (CcDtype)options->default_dtype,
-                 .host_only = options->host_only,
-                 .host_why = "torch runs all ops of this plan",
-                 .no_dnnl = options->no_dnnl,
-                 .autotune = options->autotune,
-                 .measures = options->measures,
-                 .ordered = options->ordered,
-                 .fills = options->fills,
-                 .convolves = options->convolves,
-                 .no_library = options->no_library,
-                 .skipped = skipped,
-                 .ref_always = backend && strcmp(backend, "ref") == 0};
-    if (!c.host_only && (cc_op_init(&why) < 0 || cc_graph_check(g, &why) < 0)) {
+    if (plan && plan->arena) return plan;
+    free(plan);
+    cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
+    return NULL;
+}
+
+/* Leaves all nodes to the host if the graph is wrong or its GPU can't be used. */
+static void check(Compile *c) {
+    CcErr why = {0};
+    if (!c->want.host_only && (cc_op_init(&why) < 0 || cc_graph_check(c->g, &why) < 0)) {
         cc_log_add(CC_LOG_VERIFY, "%s", why.text);
-        c.host_only = true;
-        c.host_why = "the graph is not well-formed (see events)";
+        c->want.host_only = true;
+        c->host_why = "the graph is not well-formed (see events)";
     }
-    if (!c.host_only && cc_device_choose(g, &c.on, &why) < 0) {
+    if (!c->want.host_only && cc_device_choose(c->g, &c->on, &why) < 0) {
         say_once(CC_LOG_FALLBACK, &why);
-        c.host_only = true;
-        c.host_why = "its GPU cannot be used (see events)";
-        c.on = (CcOnDevice){0};
+        c->want.host_only = true;
+        c->host_why = "its GPU cannot be used (see events)";
+        c->on = (CcOnDevice){0};
     }
-    plan->on = c.on;
-    CcGraph *own = cc_device_graph(g, &c.on);
-    if (own) c.g = own;
-    cc_kcache_switch(!options->no_llvm);
+}
+
+static int compile(Compile *c, CcErr *err) {
     CcSpan span = {.start_ns = 0};
-    if (cc_span_on) cc_span_open(&span, CC_SPAN_COMPILE, "%d ops", g->node.n);
-    const int status = cc_graph_check_structure(c.g, err) < 0 ? -1 : build_best(&c, err);
+    CcGraph *own = cc_device_graph(c->g, &c->on);
+    if (own) c->g = own;
+    cc_kcache_switch(!c->want.no_llvm);
+    if (cc_span_on) cc_span_open(&span, CC_SPAN_COMPILE, "%d ops", c->g->node.n);
+    const int status = cc_graph_check_structure(c->g, err) < 0 ? -1 : build_best(c, err);
     cc_span_close(&span);
     cc_kcache_switch(true);
     if (own) cc_graph_free(own);
-    if (status < 0) {
-        cc_run_free(plan);
+    return status;
+}
+
+CcPlan *cc_run_compile(const CcGraph *g, const CcRunOptions *options, CcErr *err) {
+    const uint64_t start = cc_log_now_ns();
+    const char *backend = getenv("CCOMPILE_BACKEND"), *profile = getenv("CCOMPILE_PROFILE");
+    CcErr why = {0};
+    Compile c = {.g = g,
+                 .host_why = "torch runs all ops of this plan",
+                 .skipped = cc_order_skipped(getenv("CCOMPILE_SKIP_PASSES"), &why),
+                 .ref_always = backend && strcmp(backend, "ref") == 0};
+    if (options) c.want = *options;
+    if (why.status) tell_setting(&why);
+    cc_settings_check(tell_setting);
+    c.plan = new_plan(err);
+    if (!c.plan) return NULL;
+    check(&c);
+    c.plan->on = c.on;
+    if (compile(&c, err) < 0) {
+        cc_run_free(c.plan);
         return NULL;
     }
-    const char *profile = getenv("CCOMPILE_PROFILE");
-    if (profile && *profile == '1') plan->spent_ns = calloc((size_t)plan->step.n + 1, sizeof *plan->spent_ns);
-    plan->compile_ms = (double)(cc_log_now_ns() - start) * 1e-6;
-    return plan;
+    if (profile && *profile == '1') c.plan->spent_ns = calloc((size_t)c.plan->step.n + 1, sizeof *c.plan->spent_ns);
+    c.plan->compile_ms = (double)(cc_log_now_ns() - start) * 1e-6;
+    return c.plan;
 }
 
 void cc_run_libraries(const char *llvmlite, const char *compiler, const char *onednn, const char *nvrtc) {

@@ -13,7 +13,7 @@ enum {
 static int fill_norm(const CcConvNorm *norm, const CcHost *host, float *scale, float *shift) {
     const int value[] = {norm->weight, norm->bias, norm->mean, norm->var};
     const char *from[4];
-    for (int i = 0; i < 4; i++) from[i] = cc_prim_data(host, value[i], 0);
+    for (int i = 0; i < 4; i++) from[i] = cc_prim_data(host, (CcSlot){value[i], 0});
     if (!from[2] || !from[3]) return -1;
     for (int64_t at = 0; at < norm->channels; at += NORM_LANES) {
         const int64_t n = CC_MIN(NORM_LANES, norm->channels - at);
@@ -32,7 +32,7 @@ static int fill_norm(const CcConvNorm *norm, const CcHost *host, float *scale, f
 
 /* Scale and shift for our own code: those of the norm, if any, combined with a bias. */
 static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, float *shift) {
-    const void *bias = cc_prim_data(host, conv->bias, conv->bias_at);
+    const void *bias = cc_prim_data(host, conv->bias);
     const int64_t out = conv->image.out * conv->image.each, whole = cc_conv_channels(out);
     float more[CC_CONV_MAX_NORM];
     const bool norm = conv->norm.post >= 0;
@@ -50,12 +50,12 @@ static int fill_finish(const CcConv *conv, const CcHost *host, float *scale, flo
 static int fill_call(const CcConv *conv, const CcHost *host, float *scale, float *shift, CcConvCall *call, CcErr *err) {
     if (fill_finish(conv, host, scale, shift) < 0)
         return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
-    *call = (CcConvCall){.weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                         .residual = cc_prim_data(host, conv->more, conv->more_at),
+    *call = (CcConvCall){.weights = cc_prim_data(host, conv->weights),
+                         .residual = cc_prim_data(host, conv->more),
                          .scale = scale,
                          .shift = shift};
-    if (!call->weights) return cc_err_set(err, CC_E_HOST, "no data of value %d", conv->weights);
-    const uint64_t version = conv->packed ? host->version(host->ctx, conv->weights) : CC_NO_VERSION;
+    if (!call->weights) return cc_err_set(err, CC_E_HOST, "no data of value %d", conv->weights.value);
+    const uint64_t version = conv->packed ? host->version(host->ctx, conv->weights.value) : CC_NO_VERSION;
     if (version == CC_NO_VERSION) return 0;
     call->packed = conv->packed;
     call->version = version;
@@ -91,8 +91,8 @@ static int run_own(const CcConv *conv, const CcHost *host, void *dst, char *scra
     if (fill_call(conv, host, scale[0], shift[0], &call, err) < 0 ||
         (conv->wide && fill_call(conv->wide, host, scale[1], shift[1], &wide, err) < 0))
         return -1;
-    call.src = wide.src = reorder_src(conv, scratch, cc_prim_data(host, first->src, first->src_at));
-    if (!call.src) return cc_err_set(err, CC_E_HOST, "no data of value %d", first->src);
+    call.src = wide.src = reorder_src(conv, scratch, cc_prim_data(host, first->src));
+    if (!call.src) return cc_err_set(err, CC_E_HOST, "no data of value %d", first->src.value);
     call.dst = dst;
     call.scratch = wide.scratch = inner_scratch(conv) ? (float *)(scratch + reorder_bytes(conv)) : NULL;
     return conv->wide ? cc_conv_run_pair(&conv->wide->image, &wide, &conv->image, &call, err)
@@ -110,12 +110,12 @@ static void clamp(void *ctx, int64_t begin, int64_t end) {
 
 static int run_library(const CcConv *conv, const CcHost *host, void *dst, char *scratch, CcErr *err) {
     float scale[CC_CONV_MAX_NORM], shift[CC_CONV_MAX_NORM];
-    CcPrimCall call = {.src = reorder_src(conv, scratch, cc_prim_data(host, conv->src, conv->src_at)),
-                       .weights = cc_prim_data(host, conv->weights, conv->weights_at),
-                       .bias = cc_prim_data(host, conv->bias, conv->bias_at),
+    CcPrimCall call = {.src = reorder_src(conv, scratch, cc_prim_data(host, conv->src)),
+                       .weights = cc_prim_data(host, conv->weights),
+                       .bias = cc_prim_data(host, conv->bias),
                        .dst = dst,
                        .scratch = scratch ? scratch + reorder_bytes(conv) : NULL};
-    for (int i = 0; i < CC_DNNL_MAX_POST; i++) call.post[i] = cc_prim_data(host, conv->post[i], conv->post_at[i]);
+    for (int i = 0; i < CC_DNNL_MAX_POST; i++) call.post[i] = cc_prim_data(host, conv->post[i]);
     if (conv->norm.post >= 0) {
         if (fill_norm(&conv->norm, host, scale, shift) < 0)
             return cc_err_set(err, CC_E_HOST, "no data of a batch norm's statistics");
@@ -123,7 +123,7 @@ static int run_library(const CcConv *conv, const CcHost *host, void *dst, char *
         call.post[conv->norm.post + 1] = shift;
     }
     if (!call.src || !call.weights) return cc_err_set(err, CC_E_HOST, "no data of a convolution's operands");
-    cc_prim_version(&call, conv->packed, host, conv->weights);
+    cc_prim_version(&call, conv->packed, host, conv->weights.value);
     if (cc_dnnl_run(conv->prim, &call, err) < 0) return -1;
     Clamp c = {dst, conv->image.low, conv->image.high};
     int64_t n = 1;

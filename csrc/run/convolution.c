@@ -174,13 +174,13 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcConv *co
     if (s->size[0] != o->size[0] || s->size[1] != in.groups * d->weights.size[1 + extra] ||
         o->size[1] != in.groups * d->weights.size[extra])
         return -1;
-    *conv = (CcConv){.src = in.x.value, .weights = in.weight.value, .bias = -1, .dst = n->out0};
-    for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post[i] = -1;
+    *conv = (CcConv){.src = {in.x.value, 0}, .weights = {in.weight.value, 0}, .bias = {-1, 0}, .dst = n->out0};
+    for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post[i].value = -1;
     conv->norm.post = -1;
     if (!given(&in.bias)) return 0;
-    conv->bias = vector_of(g, &in.bias, o->size[1]);
-    if (conv->bias < 0) return -1;
-    conv->bias_dtype = (CcDtype)g->val.at[conv->bias].type.dtype;
+    conv->bias.value = vector_of(g, &in.bias, o->size[1]);
+    if (conv->bias.value < 0) return -1;
+    conv->bias_dtype = (CcDtype)g->val.at[conv->bias.value].type.dtype;
     d->bias = (CcTensorDesc){.ndim = 1, .dtype = conv->bias_dtype, .size = {o->size[1]}, .stride = {1}};
     return 0;
 }
@@ -236,7 +236,7 @@ static int add_binary(const CcGraph *g, const CcNode *last, const CcNode *n, CcP
         describe_image(&v->type, &other) < 0 || !is_last(&other) || !is_last(&d->dst))
         return -1;
     other.form = CC_FORMAT_GIVEN;
-    conv->post[d->n_post] = value;
+    conv->post[d->n_post].value = value;
     d->post[d->n_post].kind = n->op == CC_OP_add ? CC_POST_ADD : CC_POST_MUL;
     d->post[d->n_post++].operand = other;
     return 0;
@@ -397,9 +397,9 @@ static bool find_image(CcPrimDesc *d, const Wish *wish, CcConv *conv) {
 static bool describe_own(const CcGraph *g, const int *nodes, int n, Wish wish, CcPrimDesc *d, CcConv *conv) {
     enum { CONV, NORM, SUM, BOUNDS } done = CONV;
     if (describe(g, &g->node.at[nodes[0]], d, conv) < 0) return false;
-    wish.frozen = cc_prim_frozen(g, conv->weights);
+    wish.frozen = cc_prim_frozen(g, conv->weights.value);
     if (!find_image(d, &wish, conv)) return false;
-    conv->more = -1;
+    conv->more.value = -1;
     for (int i = 1; i < n; i++) {
         const CcNode *node = &g->node.at[nodes[i]], *last = &g->node.at[nodes[i - 1]];
         const CcType *out = &g->val.at[node->out0].type;
@@ -425,9 +425,9 @@ static bool describe_own(const CcGraph *g, const int *nodes, int n, Wish wish, C
 static bool describe_pair(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcConv *wide, CcConv *deep) {
     int first = 1;
     while (first < n && g->node.at[nodes[first]].op != CC_OP_conv) first++;
-    return first < n && describe_own(g, nodes, first, (Wish){0}, d, wide) && wide->more < 0 &&
-           describe_own(g, nodes + first, n - first, (Wish){0}, d, deep) && deep->src == wide->dst &&
-           deep->more != wide->dst && cc_conv_can_pair(&wide->image, &deep->image);
+    return first < n && describe_own(g, nodes, first, (Wish){0}, d, wide) && wide->more.value < 0 &&
+           describe_own(g, nodes + first, n - first, (Wish){0}, d, deep) && deep->src.value == wide->dst &&
+           deep->more.value != wide->dst && cc_conv_can_pair(&wide->image, &deep->image);
 }
 
 /* ------------------------------------------------------------------ the family */
@@ -462,13 +462,12 @@ static const char *const WAY[] = {[CC_CONV_DIRECT] = "direct",
 
 /* Replaces values by the bases of their windows. */
 static void find_bases(const CcGraph *g, CcConv *conv, bool own) {
-    conv->src_at = cc_prim_base(g, &conv->src);
-    conv->weights_at = cc_prim_base(g, &conv->weights);
-    conv->bias_at = cc_prim_base(g, &conv->bias);
-    if (own) conv->more_at = cc_prim_base(g, &conv->more);
-    for (int i = 0; i < CC_DNNL_MAX_POST; i++) conv->post_at[i] = cc_prim_base(g, &conv->post[i]);
-    if (cc_prim_frozen(g, conv->weights) ||
-        cc_prim_cast_once(g, conv->weights, (CcDtype)g->val.at[conv->dst].type.dtype))
+    CcSlot *const slot[] = {&conv->src, &conv->weights, &conv->bias};
+    for (int i = 0; i < CC_COUNT(slot); i++) cc_prim_settle(g, slot[i]);
+    for (int i = 0; i < CC_DNNL_MAX_POST; i++) cc_prim_settle(g, &conv->post[i]);
+    if (own) cc_prim_settle(g, &conv->more);
+    if (cc_prim_frozen(g, conv->weights.value) ||
+        cc_prim_cast_once(g, conv->weights.value, (CcDtype)g->val.at[conv->dst].type.dtype))
         conv->packed = cc_packed_new();
 }
 
@@ -478,12 +477,12 @@ static int make_reorders(const CcGraph *g, CcConv *conv, const CcPrimDesc *d, Cc
     for (int i = 0; i < 2; i++) {
         CcConvReorder *t = &conv->reorder[i];
         const CcTensorDesc *as = i ? &d->dst : &d->src;
-        CcType lies = g->val.at[i ? conv->dst : conv->src].type, last = lies;
+        CcType lies = g->val.at[i ? conv->dst : conv->src.value].type, last = lies;
         if (!t->is) continue;
         memcpy(last.stride, as->stride, sizeof *last.stride * (size_t)last.ndim);
         if (cc_launch_copy(&t->launch, i ? &last : &lies, NULL, i ? &lies : &last, arena, err) < 0) return -1;
         t->at = at;
-        t->bytes = (cc_type_numel(&last) * cc_dtype_info((CcDtype)last.dtype)->size + 63) / 64 * 64;
+        t->bytes = (cc_type_numel(&last) * cc_dtype_size(last.dtype) + 63) / 64 * 64;
         at += t->bytes;
     }
     return 0;
@@ -510,7 +509,7 @@ static int build_library(const CcGraph *g, CcPrimDesc *d, CcConv *conv, CcArena 
 static bool take_blocked(CcPrimDesc *d, const CcConv *conv) {
     if (is_last(&d->src) && is_last(&d->dst)) return false;
     for (int i = 0; i < d->n_post; i++)
-        if (conv->post[i] >= 0) return false;
+        if (conv->post[i].value >= 0) return false;
     const int extra = d->weights.ndim - d->src.ndim;
     const bool depthwise = extra && d->weights.size[1] == 1 && d->weights.size[2] == 1;
     const int64_t lanes = cc_dnnl_vector_bytes() / (int64_t)sizeof(float);

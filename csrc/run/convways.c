@@ -118,7 +118,7 @@ static void advance(void *ctx, int way, bool cold) {
     if (!cold) return;
     if (any->packed) cc_packed_evict(any->packed);
     for (int i = 0; i < w->ndim; i++) last += (w->size[i] - 1) * w->stride[i];
-    cc_cpu_evict(cc_prim_data(t->host, any->weights, any->weights_at), (last + 1) * cc_dtype_info(w->dtype)->size);
+    cc_cpu_evict(cc_prim_data(t->host, any->weights), (last + 1) * cc_dtype_size(w->dtype));
 }
 
 static const CcChoiceKind CONVOLUTION = {.name = "convolution",

@@ -9,8 +9,7 @@ typedef struct CcCreate {
 static bool can(const CcGraph *g, int node) {
     const CcNode *n = &g->node.at[node];
     const CcType *t = &g->val.at[n->out0].type;
-    return n->op == CC_OP_empty && t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER && cc_type_numel(t) > 0 &&
-           cc_type_dense(t);
+    return n->op == CC_OP_empty && cc_type_known(t) && cc_type_numel(t) > 0 && cc_type_dense(t);
 }
 
 static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, CcErr *err) {

@@ -66,7 +66,7 @@ static bool on_disk(const CcCudaDevice *device, const char *key) {
 /* Bytes before and after an access's first element that the loop may touch. */
 static void reach_of(const CcLoop *loop, int a, int64_t *before, int64_t *from) {
     *before = 0;
-    *from = cc_dtype_info((CcDtype)loop->access[a].dtype)->size;
+    *from = cc_dtype_size(loop->access[a].dtype);
     for (int d = 0; d < loop->ndim; d++) {
         const int64_t by = (loop->size[d] - 1) * loop->stride[a][d];
         *(by < 0 ? before : from) += by < 0 ? -by : by;

@@ -17,10 +17,12 @@ typedef struct Entry {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CC_VEC(Entry) entries;
 
-/* Accesses without the graph's value numbers. */
+/* Bytes of an access, which has no numbers of the graph's values, and of the last fields of a key. */
+enum { ACCESS_BYTES = 3 * sizeof(int16_t), END_BYTES = 3 };
+
 void *cc_kcache_key(const CcLoop *loop, int *n_bytes) {
-    const size_t nodes = sizeof *loop->node * (size_t)loop->n_node, access = 6 * (size_t)loop->n_access;
-    unsigned char *key = calloc(1, nodes + access + 3);
+    const size_t nodes = sizeof *loop->node * (size_t)loop->n_node, access = ACCESS_BYTES * (size_t)loop->n_access;
+    unsigned char *key = calloc(1, nodes + access + END_BYTES);
     if (!key) return NULL;
     memcpy(key, loop->node, nodes);
     for (int a = 0; a < loop->n_access; a++) {
@@ -28,12 +30,12 @@ void *cc_kcache_key(const CcLoop *loop, int *n_bytes) {
         const int16_t row[3] = {(int16_t)(x->dtype | x->step << 8),
                                 (int16_t)(x->is_store | x->place << 1 | x->taken << 2 | x->across << 4 | x->line << 8),
                                 x->node};
-        memcpy(key + nodes + 6 * (size_t)a, row, sizeof row);
+        memcpy(key + nodes + ACCESS_BYTES * (size_t)a, row, sizeof row);
     }
     key[nodes + access] = loop->reduces;
     key[nodes + access + 1] = loop->columns;
     key[nodes + access + 2] = (unsigned char)(loop->ndim - loop->lane);
-    *n_bytes = (int)(nodes + access + 3);
+    *n_bytes = (int)(nodes + access + END_BYTES);
     return key;
 }
 

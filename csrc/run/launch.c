@@ -240,7 +240,7 @@ static bool in_range(const CcLoopCheck *c, const char *at, int d) {
         const int64_t step = c->type.ndim ? c->type.stride[d] : 1, n = c->type.ndim && step ? c->type.size[d] : 1;
         return run_in_range(c, at, n, step);
     }
-    const int64_t step = c->type.stride[d] * cc_dtype_info((CcDtype)c->type.dtype)->size;
+    const int64_t step = c->type.stride[d] * cc_dtype_size(c->type.dtype);
     for (int64_t i = 0; i < (step ? c->type.size[d] : 1); i++)
         if (!in_range(c, at + i * step, d + 1)) return false;
     return true;
@@ -254,7 +254,7 @@ typedef struct Look {
 
 static void look(void *ctx, int64_t begin, int64_t end) {
     Look *l = ctx;
-    const int size = cc_dtype_info((CcDtype)l->check->type.dtype)->size;
+    const int size = cc_dtype_size(l->check->type.dtype);
     if (!run_in_range(l->check, l->at + begin * size, end - begin, 1))
         atomic_store_explicit(&l->wrong, true, memory_order_relaxed);
 }
@@ -284,7 +284,7 @@ static int check_indices(const CcLoop *loop, const CcHost *host, CcErr *err) {
 /* Kernels read numbers of the host from memory: f32 rounds the double as torch rounds a Python number. */
 static double number(const CcLoopAccess *access, const CcHost *host) {
     if (!access->fixed) return host->number(host->ctx, access->number - 1);
-    const bool is_float = cc_dtype_info((CcDtype)access->dtype)->kind == 'f';
+    const bool is_float = cc_dtype_is_float(access->dtype);
     return is_float ? cc_loop_number(access->bits) : (double)access->bits;
 }
 
@@ -292,7 +292,7 @@ char *cc_launch_number(const CcLoopAccess *access, const CcHost *host, double *r
     const double v = number(access, host);
     const float narrow = (float)v;
     /* fixed: numbers from the host are floats. Little endian: the low bytes come first */
-    if (cc_dtype_info((CcDtype)access->dtype)->kind != 'f') memcpy(room, &access->bits, sizeof *room);
+    if (!cc_dtype_is_float(access->dtype)) memcpy(room, &access->bits, sizeof *room);
     else if (access->dtype == CC_DT_F32) memcpy(room, &narrow, sizeof narrow);
     else *room = v;
     return (char *)room;

@@ -23,7 +23,7 @@ typedef struct Layout {
     const CcGraph *g;
     const bool *private; /* [value] */
     int *last;           /* [value]: the step in which it dies; -1: never, or its place was handed on */
-    int64_t *place;      /* [value]: offset; -1: not in the block */
+    CcPlace *place;      /* [value] */
     CC_VEC(Span) free;   /* sorted by place; neighbours touch only if freed at different steps */
     int64_t top, apart;  /* bytes so far, and without reuse */
 } Layout;
@@ -38,8 +38,8 @@ static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
                 private[cc_graph_base(g, n->out0 + k)] =
                     step->kind != CC_STEP_HOST && !g->val.at[n->out0 + k].is_output;
             for (int k = 0; k < n->n_in && step->kind == CC_STEP_HOST; k++) {
-                const CcOperand *o = &g->operand.at[n->in0 + k];
-                if (o->kind == CC_IN_VALUE) private[cc_graph_base(g, o->value)] = false;
+                const int v = cc_graph_value(g, n, k);
+                if (v >= 0) private[cc_graph_base(g, v)] = false;
             }
         }
     }
@@ -48,7 +48,7 @@ static void mark_private(const CcPlan *plan, const CcGraph *g, bool *private) {
 static int64_t bytes_of(const CcType *t) {
     int64_t last = 0;
     for (int d = 0; d < t->ndim; d++) last += (CC_MAX(1, t->size[d]) - 1) * t->stride[d];
-    const int64_t bytes = (last + 1) * cc_dtype_info((CcDtype)t->dtype)->size;
+    const int64_t bytes = (last + 1) * cc_dtype_size(t->dtype);
     return (bytes + ALIGN - 1) / ALIGN * ALIGN + (bytes >= PAGE ? SHIFT : 0);
 }
 
@@ -76,7 +76,7 @@ static int find_input(const Layout *l, int s, const CcLoop *loop, int store) {
     const CcType *out = &l->g->val.at[loop->access[store].value].type;
     for (int a = 0; a < loop->n_access; a++) {
         const int input = loop->access[a].value;
-        if (loop->access[a].is_store || input < 0 || l->place[input] < 0 || l->last[input] != s ||
+        if (loop->access[a].is_store || input < 0 || l->place[input].at < 0 || l->last[input] != s ||
             bytes_of(&l->g->val.at[input].type) != bytes_of(out) || !can_overwrite(loop, store, input))
             continue;
         return input;
@@ -95,8 +95,8 @@ static int find_over(const Layout *l, int s) {
     const int x = cc_graph_source(g, n);
     if (x < 0 || n->n_out != 1 || g->val.at[n->out0].window_of || g->val.at[x].window_of) return -1;
     for (int k = 1; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == x) return -1;
+        const int v = cc_graph_value(g, n, k);
+        if (v >= 0 && cc_graph_base(g, v) == x) return -1;
     }
     const bool same = cc_type_same_layout(&g->val.at[x].type, &g->val.at[n->out0].type) &&
                       g->val.at[x].type.dtype == g->val.at[n->out0].type.dtype;
@@ -105,13 +105,13 @@ static int find_over(const Layout *l, int s) {
 
 /* If the host makes such a result, the operand is made in the result's memory from the start. Goes backwards through
  * the steps, as results may form a chain. */
-static void share_results(Layout *l, bool *private, bool *early) {
+static void share_results(Layout *l, bool *private) {
     for (int s = l->plan->step.n - 1; s >= 0; s--) {
         const int x = find_over(l, s);
         const int result = x < 0 ? -1 : l->g->node.at[l->plan->step.at[s].node[0]].out0;
         if (x < 0 || !private[x] || private[result]) continue;
-        l->place[x] = l->place[result] == -1 ? -2 - result : l->place[result];
-        early[result] = true;
+        l->place[x].of = l->place[result].of;
+        l->place[result].early = true;
         private[x] = false;
     }
 }
@@ -190,12 +190,12 @@ static void add_results(Layout *l, int s) {
         const bool makes = loop->access[a].is_store && !cc_launch_writes(launch, value);
         const int input = makes && l->private[value] ? find_input(l, s, loop, a) : -1;
         if (input < 0) continue;
-        l->place[value] = l->place[input];
+        l->place[value].at = l->place[input].at;
         l->last[input] = -1;
     }
     const int over = find_over(l, s), result = over < 0 ? -1 : l->g->node.at[step->node[0]].out0;
-    if (over >= 0 && l->private[result] && l->place[over] >= 0) {
-        l->place[result] = l->place[over];
+    if (over >= 0 && l->private[result] && l->place[over].at >= 0) {
+        l->place[result].at = l->place[over].at;
         l->last[over] = -1;
     }
     for (int i = 0; i < step->n_node; i++) {
@@ -204,7 +204,7 @@ static void add_results(Layout *l, int s) {
             const int value = cc_graph_base(l->g, n->out0 + k);
             if (!l->private[value] || l->last[value] < 0) continue;
             l->apart += bytes_of_value(l, value);
-            if (l->place[value] < 0) l->place[value] = take_span(l, bytes_of_value(l, value));
+            if (l->place[value].at < 0) l->place[value].at = take_span(l, bytes_of_value(l, value));
         }
     }
 }
@@ -229,7 +229,8 @@ static void free_dying(Layout *l, int s) {
     const CcStep *step = &l->plan->step.at[s];
     for (int i = 0; i < step->n_drop; i++) {
         const int value = l->plan->drop.at[step->drop0 + i];
-        if (l->place[value] >= 0 && l->last[value] == s) free_span(l, l->place[value], bytes_of_value(l, value), s);
+        if (l->place[value].at >= 0 && l->last[value] == s)
+            free_span(l, l->place[value].at, bytes_of_value(l, value), s);
     }
 }
 
@@ -241,7 +242,8 @@ static void keep_host_drops(CcPlan *plan) {
         step->n_drop = 0;
         for (int i = 0; i < n; i++) {
             const int value = plan->drop.at[step->drop0 + i];
-            if (plan->place.at[value] == -1) plan->drop.at[step->drop0 + step->n_drop++] = value;
+            if (plan->place.at[value].at < 0 && plan->place.at[value].of == value)
+                plan->drop.at[step->drop0 + step->n_drop++] = value;
         }
     }
 }
@@ -256,18 +258,16 @@ int cc_memory_plan(CcPlan *plan, const CcGraph *g, CcErr *err) {
         return cc_err_set(err, CC_E_MEMORY, "no memory for a plan");
     }
     cc_vec_reserve(&plan->place, g->val.n + 1);
-    cc_vec_reserve(&plan->early, g->val.n + 1);
-    plan->place.n = plan->early.n = 0;
+    plan->place.n = 0;
     for (int v = 0; v < g->val.n; v++) {
         last[v] = -1;
-        cc_vec_push(&plan->place, -1);
-        cc_vec_push(&plan->early, false);
+        cc_vec_push(&plan->place, (CcPlace){.at = -1, .of = v});
     }
     for (int s = 0; s < plan->step.n; s++)
         for (int i = 0; i < plan->step.at[s].n_drop; i++) last[plan->drop.at[plan->step.at[s].drop0 + i]] = s;
     mark_private(plan, g, private);
     Layout l = {.plan = plan, .g = g, .private = private, .last = last, .place = plan->place.at};
-    share_results(&l, private, plan->early.at);
+    share_results(&l, private);
     for (int s = 0; s < plan->step.n; s++) {
         add_results(&l, s);
         add_scratch(&l, s);

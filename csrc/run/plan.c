@@ -15,14 +15,14 @@ void cc_plan_made(const CcPlan *plan, const CcGraph *g, const bool *live, bool *
     }
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind != CC_IN_VALUE) continue;
-            const int value = cc_graph_base(g, o->value), def = g->val.at[value].def;
+            const int x = cc_graph_value(g, &g->node.at[i], k);
+            if (x < 0) continue;
+            const int value = cc_graph_base(g, x), def = g->val.at[value].def;
             if (def < 0 || step_of[def] != step_of[i]) made[value] = true;
         }
 }
 
-static int64_t bytes_of(const CcType *t) { return cc_type_extent(t) * cc_dtype_info((CcDtype)t->dtype)->size; }
+static int64_t bytes_of(const CcType *t) { return cc_type_extent(t) * cc_dtype_size(t->dtype); }
 
 /* What cc_plan_apart has found so far. */
 typedef struct Apart {
@@ -50,8 +50,8 @@ static void add_apart(Apart *a, int written, int read) {
 
 static void add_read(Apart *a, int written, const CcNode *reader) {
     for (int k = 0; k < reader->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(a->g, reader, k);
-        if (o->kind == CC_IN_VALUE) add_apart(a, written, cc_into_root(a->g, o->value));
+        const int v = cc_graph_value(a->g, reader, k);
+        if (v >= 0) add_apart(a, written, cc_into_root(a->g, v));
     }
 }
 
@@ -88,8 +88,8 @@ int cc_plan_lifetimes(CcPlan *plan, const CcGraph *g, const bool *made, CcErr *e
         for (int i = 0; i < plan->step.at[s].n_node; i++) {
             const CcNode *n = &g->node.at[plan->step.at[s].node[i]];
             for (int k = 0; k < n->n_in; k++) {
-                const CcOperand *o = &g->operand.at[n->in0 + k];
-                if (o->kind == CC_IN_VALUE) last[cc_graph_base(g, o->value)] = s;
+                const int value = cc_graph_value(g, n, k);
+                if (value >= 0) last[cc_graph_base(g, value)] = s;
             }
             for (int k = 0; k < n->n_out; k++) last[n->out0 + k] = s;
         }
@@ -131,7 +131,6 @@ void cc_run_free(CcPlan *plan) {
     cc_vec_free(&plan->drop);
     cc_vec_free(&plan->narrowed);
     cc_vec_free(&plan->place);
-    cc_vec_free(&plan->early);
     cc_vec_free(&plan->range);
     cc_vec_free(&plan->apart);
     free(plan->spent_ns);

@@ -56,11 +56,10 @@ CcTensorDesc cc_prim_desc(const CcType *t) {
     return d;
 }
 
-int64_t cc_prim_base(const CcGraph *g, int *value) {
-    if (*value < 0) return 0;
-    const int64_t offset = g->val.at[*value].offset;
-    *value = cc_graph_base(g, *value);
-    return offset;
+void cc_prim_settle(const CcGraph *g, CcSlot *slot) {
+    if (slot->value < 0) return;
+    slot->at = g->val.at[slot->value].offset;
+    slot->value = cc_graph_base(g, slot->value);
 }
 
 bool cc_prim_frozen(const CcGraph *g, int value) {
@@ -77,8 +76,8 @@ static bool is_read(const CcGraph *g, const bool *live, int value) {
     if (g->val.at[value].is_output) return true;
     for (int i = 0; i < g->node.n; i++)
         for (int k = 0; live[i] && k < g->node.at[i].n_in; k++) {
-            const CcOperand *o = &g->operand.at[g->node.at[i].in0 + k];
-            if (o->kind == CC_IN_VALUE && cc_graph_base(g, o->value) == value) return true;
+            const int v = cc_graph_value(g, &g->node.at[i], k);
+            if (v >= 0 && cc_graph_base(g, v) == value) return true;
         }
     return false;
 }
@@ -100,9 +99,9 @@ void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int
     call->version = version;
 }
 
-const void *cc_prim_data(const CcHost *host, int value, int64_t offset) {
-    const char *at = value >= 0 ? host->data(host->ctx, value) : NULL;
-    return at ? at + offset : NULL;
+const void *cc_prim_data(const CcHost *host, CcSlot slot) {
+    const char *data = slot.value >= 0 ? host->data(host->ctx, slot.value) : NULL;
+    return data ? data + slot.at : NULL;
 }
 
 /* A case for each row of ops.def; its kind is pasted to the macro's name. */

@@ -39,11 +39,11 @@ typedef struct CcProduct {
     _Atomic(Better *) better;
     bool single; /* one row: gemv */
     CcGemv gemv;
-    bool own;                                                    /* the rule picks gemm */
-    int src, weights, bias, dst, post[CC_DNNL_MAX_POST], n_post; /* values; -1: none */
+    bool own; /* the rule picks gemm */
+    CcSlot src, weights, bias, dst, post[CC_DNNL_MAX_POST];
+    int n_post;
     bool transposed, back; /* transposed: computes dst^T; back: then transposes it back */
     int64_t rows, cols;    /* transposed: of dst^T, whose rows are first filled with their bias */
-    int64_t src_at, weights_at, bias_at, dst_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
 } CcProduct;
 
 /* Where a product of one row finds its operands. */
@@ -155,11 +155,11 @@ static int set_bias(const CcGraph *g, const CcOperand *o, CcTensorDesc *bias, co
  * added. */
 static void transpose(CcPrimDesc *d, CcProduct *product) {
     const CcTensorDesc src = d->src;
-    const int value = product->src;
+    const CcSlot was = product->src;
     d->src = d->weights;
     d->weights = src;
     product->src = product->weights;
-    product->weights = value;
+    product->weights = was;
     swap_last(&d->src);
     swap_last(&d->weights);
     swap_last(&d->dst);
@@ -170,10 +170,10 @@ static void transpose(CcPrimDesc *d, CcProduct *product) {
         d->dst.stride[0] = product->cols;
         d->dst.stride[1] = 1;
     }
-    if (product->bias < 0) return;
+    if (product->bias.value < 0) return;
     memset(&d->bias, 0, sizeof d->bias);
     d->post[d->n_post++].kind = CC_POST_SUM;
-    product->post[product->n_post++] = -1;
+    product->post[product->n_post++].value = -1;
 }
 
 /* A product of one row reads plain weights in place. */
@@ -248,11 +248,11 @@ static bool gains_back(const CcGraph *g, const CcNode *n, const CcPrimDesc *d, i
 
 /* What the rule picks: a transposed product, one row, our own loops or (none of these) the library. */
 static void pick(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct *product) {
-    const bool transposed = cc_transposed(&g->val.at[n->out0]), frozen = cc_prim_frozen(g, product->weights);
+    const bool transposed = cc_transposed(&g->val.at[n->out0]), frozen = cc_prim_frozen(g, product->weights.value);
     const bool same = d->src.dtype == d->dst.dtype && d->weights.dtype == d->dst.dtype &&
-                      (product->bias < 0 || d->bias.dtype == d->dst.dtype);
+                      (product->bias.value < 0 || d->bias.dtype == d->dst.dtype);
     const bool plain = same && d->dst.dtype == CC_DT_F32;
-    product->back = plain && !transposed && gains_back(g, n, d, product->src);
+    product->back = plain && !transposed && gains_back(g, n, d, product->src.value);
     if (transposed || product->back) transpose(d, product);
     else if (same && one_row(d, &product->gemv) && !packs_better(&product->gemv, frozen)) product->single = true;
     else product->own = plain && is_own(d, frozen);
@@ -271,14 +271,14 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
     const bool strided = !transposed && !cc_type_contiguous(o);
     if (!cc_prim_float(s) || !cc_prim_float(w) || !cc_prim_float(o) || (strided && !has_rows(o))) return -1;
     if (roles->transposed && w->ndim != 2) return -1;
-    product->src = src->value;
-    product->weights = weights->value;
-    product->bias = -1;
+    product->src.value = src->value;
+    product->weights.value = weights->value;
+    product->bias.value = -1;
     *d = (CcPrimDesc){.src = cc_prim_desc(s), .weights = cc_prim_desc(w), .dst = cc_prim_desc(o)};
     if (roles->transposed) swap_last(&d->weights);
     if (as_matrices(d, !transposed && !strided) < 0) return -1;
     if (bias && bias->kind != CC_IN_NONE) {
-        product->bias = bias->value;
+        product->bias.value = bias->value;
         if (bias->kind != CC_IN_VALUE || set_bias(g, bias, &d->bias, &d->dst) < 0) return -1;
     }
     pick(g, n, d, product);
@@ -287,15 +287,15 @@ static int describe(const CcGraph *g, const CcNode *n, CcPrimDesc *d, CcProduct 
 
 bool cc_product_gains_transposed(const CcGraph *g, int node) {
     CcPrimDesc d;
-    CcProduct product = {.bias = -1};
+    CcProduct product = {.bias = {-1, 0}};
     const CcNode *n = &g->node.at[node];
     if (n->op != CC_OP_linear || cc_cpu_info()->vector_bytes != TURN_LANES * (int)sizeof(float) ||
         describe(g, n, &d, &product) < 0 || d.dst.ndim != 2 || product.own || d.src.dtype != CC_DT_F32 ||
         d.weights.dtype != CC_DT_F32 || d.dst.dtype != CC_DT_F32)
         return false;
     const int64_t rows = d.dst.size[0], weights = d.weights.size[0] * d.weights.size[1];
-    return !cc_prim_frozen(g, product.weights) && rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS &&
-           weights >= TURN_MIN_WEIGHTS && weights < TURN_MAX_WEIGHTS && !g->val.at[product.src].window_of;
+    return !cc_prim_frozen(g, product.weights.value) && rows % TURN_LANES == 0 && rows <= TURN_MAX_ROWS &&
+           weights >= TURN_MIN_WEIGHTS && weights < TURN_MAX_WEIGHTS && !g->val.at[product.src.value].window_of;
 }
 
 /* The number that a node multiplies `value` by; a division counts if the reciprocal is exact. */
@@ -323,7 +323,7 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
     /* For batches with gaps in memory oneDNN takes a path with slow post-ops: 128 products of 128x32x128 took 3.2 ms
      * with a scale, 1.8 without (Zen 4, one thread), a kernel 0.5. */
     if (kind == CC_POST_SCALE && d->src.ndim > 2 &&
-        !(cc_type_dense(&g->val.at[product->src].type) && cc_type_dense(&g->val.at[product->weights].type)))
+        !(cc_type_dense(&g->val.at[product->src.value].type) && cc_type_dense(&g->val.at[product->weights.value].type)))
         return -1;
     const CcType *out = &g->val.at[n->out0].type, *before = &g->val.at[last->out0].type;
     const bool transposed = cc_transposed(&g->val.at[n->out0]);
@@ -348,16 +348,16 @@ static int add_post(const CcGraph *g, const CcNode *last, const CcNode *n, CcPri
     }
     d->post[d->n_post].scale = scale;
     d->post[d->n_post++].kind = (CcPostKind)kind;
-    product->post[product->n_post++] = other;
+    product->post[product->n_post++].value = other;
     return 0;
 }
 
 static int describe_chain(const CcGraph *g, const int *nodes, int n, CcPrimDesc *d, CcProduct *product) {
-    *product = (CcProduct){.bias = -1};
+    *product = (CcProduct){.bias = {-1, 0}};
     if (describe(g, &g->node.at[nodes[0]], d, product) < 0) return -1;
     for (int i = 1; i < n; i++)
         if (add_post(g, &g->node.at[nodes[i - 1]], &g->node.at[nodes[i]], d, product) < 0) return -1;
-    product->dst = g->node.at[nodes[n - 1]].out0;
+    product->dst.value = g->node.at[nodes[n - 1]].out0;
     return 0;
 }
 
@@ -376,7 +376,7 @@ static bool can_post(const CcGraph *g, const int *chain, int n, int node) {
 
 /* The way that needs no measurement. */
 static CcWayKind rule_of(const CcGraph *g, const CcPrimDesc *d, const CcProduct *product) {
-    const bool frozen = cc_prim_frozen(g, product->weights);
+    const bool frozen = cc_prim_frozen(g, product->weights.value);
     if (product->own) return frozen ? CC_WAY_OWN_PACKED : CC_WAY_OWN;
     return frozen && d->weights.ndim == 2 && !product->transposed ? CC_WAY_ONEDNN_PACKED : CC_WAY_ONEDNN;
 }
@@ -385,14 +385,14 @@ static CcWayKind rule_of(const CcGraph *g, const CcPrimDesc *d, const CcProduct 
 static int make_rule(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, CcErr *err) {
     CcWay *way = &product->way;
     if (cc_ways_make(way, (CcWayKind)product->choice.rule, d, err) < 0) return -1;
-    if (way->prim && !way->packed && cc_prim_cast_once(g, product->weights, d->dst.dtype))
+    if (way->prim && !way->packed && cc_prim_cast_once(g, product->weights.value, d->dst.dtype))
         way->packed = cc_packed_new();
     return 0;
 }
 
 /* -1: the library refuses. */
 static int make_way(const CcGraph *g, const CcPrimDesc *d, CcProduct *product, CcArena *arena, CcErr *err) {
-    const bool frozen = cc_prim_frozen(g, product->weights);
+    const bool frozen = cc_prim_frozen(g, product->weights.value);
     product->choice = cc_ways_choice(d, frozen, rule_of(g, d, product), g->input_bytes);
     const bool several = g->measures && !product->transposed && (product->choice.ways >> product->choice.rule & 1);
     if (!several) return make_rule(g, d, product, err);
@@ -416,11 +416,9 @@ static void *build(const CcGraph *g, const int *nodes, int n, CcArena *arena, Cc
         return NULL;
     }
     if (!product->single && make_way(g, &d, product, arena, err) < 0) return NULL;
-    product->src_at = cc_prim_base(g, &product->src);
-    product->weights_at = cc_prim_base(g, &product->weights);
-    product->bias_at = cc_prim_base(g, &product->bias);
-    product->dst_at = cc_prim_base(g, &product->dst);
-    for (int i = 0; i < product->n_post; i++) product->post_at[i] = cc_prim_base(g, &product->post[i]);
+    CcSlot *const slot[] = {&product->src, &product->weights, &product->bias, &product->dst};
+    for (int i = 0; i < CC_COUNT(slot); i++) cc_prim_settle(g, slot[i]);
+    for (int i = 0; i < product->n_post; i++) cc_prim_settle(g, &product->post[i]);
     return product;
 }
 
@@ -437,7 +435,7 @@ static int run_transposed(const CcProduct *product, CcPrimCall *call, CcErr *err
     _Alignas(64) float buffer[BACK_MAX];
     float *dst = call->dst;
     if (product->back) call->dst = buffer;
-    if (product->bias >= 0) fill_bias(product, call->bias, call->dst);
+    if (product->bias.value >= 0) fill_bias(product, call->bias, call->dst);
     const int status = cc_ways_run(&product->way, call, err);
     for (int64_t c = 0; product->back && c < product->cols; c++)
         for (int64_t r = 0; r < product->rows; r++) *dst++ = buffer[r * product->cols + c];
@@ -448,7 +446,7 @@ static int run_better(const CcProduct *p, Better *better, CcPrimCall *call, cons
     char *scratch;
     if (cc_choose_take(&better->spare, cc_ways_bytes(&better->way), &scratch, err) < 0) return -1;
     call->scratch = scratch;
-    cc_prim_version(call, better->way.packed, host, p->weights);
+    cc_prim_version(call, better->way.packed, host, p->weights.value);
     const int status = cc_ways_run(&better->way, call, err);
     cc_choose_give(&better->spare, scratch);
     return status;
@@ -460,7 +458,7 @@ static void measure(CcProduct *p, const CcPrimCall *call, const CcHost *host) {
     CcPrimCall own = *call;
     const int known = cc_choose_known(&p->choice);
     if (p->choice.ways & (CC_WAY_BIT(OWN_PACKED) | CC_WAY_BIT(ONEDNN_PACKED)))
-        own.version = host->version(host->ctx, p->weights);
+        own.version = host->version(host->ctx, p->weights.value);
     const CcWayKind kind = known < 0 ? cc_ways_measure(&p->choice, &own) : (CcWayKind)known;
     Better *better = kind == p->way.kind ? NULL : calloc(1, sizeof *better);
     if (better && cc_ways_make(&better->way, kind, p->desc, &why) < 0) {
@@ -474,14 +472,15 @@ static void measure(CcProduct *p, const CcPrimCall *call, const CcHost *host) {
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     CcProduct *p = (CcProduct *)work; /* its choice changes once */
-    CcPrimCall call = {.src = cc_prim_data(host, p->src, p->src_at),
-                       .weights = cc_prim_data(host, p->weights, p->weights_at),
-                       .bias = cc_prim_data(host, p->bias, p->bias_at),
+    CcPrimCall call = {.src = cc_prim_data(host, p->src),
+                       .weights = cc_prim_data(host, p->weights),
+                       .bias = cc_prim_data(host, p->bias),
                        .scratch = host->scratch};
-    for (int i = 0; i < p->n_post; i++) call.post[i] = cc_prim_data(host, p->post[i], p->post_at[i]);
-    char *dst = host->make(host->ctx, p->dst);
-    call.dst = dst ? dst + p->dst_at : NULL;
-    if (!call.src || !call.weights || !call.dst) return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst);
+    for (int i = 0; i < p->n_post; i++) call.post[i] = cc_prim_data(host, p->post[i]);
+    char *dst = host->make(host->ctx, p->dst.value);
+    call.dst = dst ? dst + p->dst.at : NULL;
+    if (!call.src || !call.weights || !call.dst)
+        return cc_err_set(err, CC_E_HOST, "no memory for value %d", p->dst.value);
     if (p->single) {
         return cc_gemv_run(&p->gemv, call.weights, call.src, call.bias, call.dst)
                    ? cc_err_set(err, CC_E_MEMORY, "no memory for a product of one row")
@@ -490,7 +489,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     if (p->measures && atomic_exchange(&p->measures, false)) measure(p, &call, host);
     Better *better = atomic_load_explicit(&p->better, memory_order_acquire);
     if (better) return run_better(p, better, &call, host, err);
-    cc_prim_version(&call, p->way.packed, host, p->weights);
+    cc_prim_version(&call, p->way.packed, host, p->weights.value);
     return p->transposed ? run_transposed(p, &call, err) : cc_ways_run(&p->way, &call, err);
 }
 

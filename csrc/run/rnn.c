@@ -14,19 +14,18 @@ enum { WIDENED_A_STEP = 1 << 17, STEP_MOST = 1 << 22 };
 /* One direction of one layer. */
 typedef struct Part {
     CcRecur recur;
-    CcDtype type[4];                    /* of wi, wh, bi, bh */
-    int wi, wh, bi, bh;                 /* values; bi, bh -1: none */
-    int64_t wi_at, wh_at, bi_at, bh_at; /* bytes: they may be windows */
-    int64_t wi_row, wh_row;             /* strides between rows */
-    CcPacked *packed_wi, *packed_wh;    /* for frozen weights, else NULL */
+    CcDtype type[4]; /* of wi, wh, bi, bh */
+    CcSlot wi, wh, bi, bh;
+    int64_t wi_row, wh_row;          /* strides between rows */
+    CcPacked *packed_wi, *packed_wh; /* for frozen weights, else NULL */
 } Part;
 
 typedef struct CcRnn {
     int layers, directions;
     int64_t steps, batch, hidden, in;
-    int x, h, c, y, last_h, last_c; /* values; -1: missing, or not read */
-    int64_t x_at, h_at, c_at;       /* bytes */
-    int64_t h_part, c_part;         /* elements between parts */
+    CcSlot x, h, c;
+    int y, last_h, last_c;  /* values; -1: not read */
+    int64_t h_part, c_part; /* elements between parts */
     int64_t x_step, x_row, x_col, y_step, y_row, h_row, c_row;
     CcDtype x_type, h_type, c_type, y_type; /* y_type: of all results */
     size_t own;                             /* bytes of a part's own scratch memory */
@@ -68,8 +67,8 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const CcRoles *r, CcRnn
                    .x_step = x->stride[t],
                    .x_row = x->stride[b],
                    .x_col = x->size[2] == 1 ? 1 : x->stride[2],
-                   .x = value_of(g, n, CC_ROLE_X),
-                   .c = -1,
+                   .x = {value_of(g, n, CC_ROLE_X), 0},
+                   .c = {-1, 0},
                    .y = n->out0,
                    .y_step = y->stride[t],
                    .y_row = y->stride[b],
@@ -86,7 +85,7 @@ static bool read_ends(const CcGraph *g, const CcNode *n, const CcRoles *r, CcRnn
         if (!is_like(h, 3, parts, rnn->batch, hidden) || !is_like(last, 3, parts, rnn->batch, hidden) ||
             !cc_type_contiguous(last) || last->dtype != y->dtype || !fits(h, y))
             return false;
-        *(i ? &rnn->c : &rnn->h) = value_of(g, n, CC_ROLE_H + i);
+        (i ? &rnn->c : &rnn->h)->value = value_of(g, n, CC_ROLE_H + i);
         *(i ? &rnn->last_c : &rnn->last_h) = n->out0 + 1 + i;
         *(i ? &rnn->c_type : &rnn->h_type) = (CcDtype)h->dtype;
         *(i ? &rnn->c_part : &rnn->h_part) = h->stride[0];
@@ -113,16 +112,12 @@ static bool read_part(const CcGraph *g, const CcNode *n, const CcRoles *r, const
     if (!is_like(wi, 2, gates, in, 0) || !is_like(wh, 2, gates, rnn->hidden, 0)) return false;
     for (int i = 2; i < r->weights; i++)
         if (!is_like(type_of(g, n, at + i), 1, gates, 0, 0)) return false;
-    *p = (Part){.wi = value_of(g, n, at),
-                .wh = value_of(g, n, at + 1),
-                .bi = -1,
-                .bh = -1,
+    *p = (Part){.wi = {value_of(g, n, at), 0},
+                .wh = {value_of(g, n, at + 1), 0},
+                .bi = {r->bias ? value_of(g, n, at + 2) : -1, 0},
+                .bh = {r->bias ? value_of(g, n, at + 3) : -1, 0},
                 .wi_row = wi->stride[0],
                 .wh_row = wh->stride[0]};
-    if (r->bias) {
-        p->bi = value_of(g, n, at + 2);
-        p->bh = value_of(g, n, at + 3);
-    }
     for (int i = 0; i < r->weights; i++) {
         if (!fits(type_of(g, n, at + i), y)) return false;
         p->type[i] = (CcDtype)type_of(g, n, at + i)->dtype;
@@ -158,12 +153,10 @@ static bool can(const CcGraph *g, int node) {
 }
 
 static void finish_part(const CcGraph *g, Part *p) {
-    if (p->type[0] == CC_DT_F32 && cc_prim_frozen(g, p->wi)) p->packed_wi = cc_packed_new();
-    if (p->type[1] == CC_DT_F32 && cc_prim_frozen(g, p->wh)) p->packed_wh = cc_packed_new();
-    p->wi_at = cc_prim_base(g, &p->wi);
-    p->wh_at = cc_prim_base(g, &p->wh);
-    p->bi_at = cc_prim_base(g, &p->bi);
-    p->bh_at = cc_prim_base(g, &p->bh);
+    if (p->type[0] == CC_DT_F32 && cc_prim_frozen(g, p->wi.value)) p->packed_wi = cc_packed_new();
+    if (p->type[1] == CC_DT_F32 && cc_prim_frozen(g, p->wh.value)) p->packed_wh = cc_packed_new();
+    CcSlot *const slot[] = {&p->wi, &p->wh, &p->bi, &p->bh};
+    for (int i = 0; i < CC_COUNT(slot); i++) cc_prim_settle(g, slot[i]);
 }
 
 /* Floats for widened states, for final states before rounding, and for the widened weights of a part. */
@@ -208,9 +201,9 @@ static void *build(const CcGraph *g, const int *chain, int n_chain, CcArena *are
     }
     rnn->own = (rnn->own + 63) / 64 * 64;
     rnn->widened = widened_bytes(rnn);
-    rnn->x_at = cc_prim_base(g, &rnn->x);
-    rnn->h_at = cc_prim_base(g, &rnn->h);
-    rnn->c_at = cc_prim_base(g, &rnn->c);
+    cc_prim_settle(g, &rnn->x);
+    cc_prim_settle(g, &rnn->h);
+    cc_prim_settle(g, &rnn->c);
     cc_prim_unread(g, (int *const[]){&rnn->y, &rnn->last_h, &rnn->last_c}, 3, arena);
     return rnn;
 }
@@ -241,7 +234,7 @@ static int buffers(const CcRnn *rnn) {
 /* Copies `parts` matrices with gaps between rows into one contiguous f32 block. */
 static const float *widen(CcDtype dtype, const void *from, int64_t parts, int64_t part, int64_t rows, int64_t row,
                           int64_t n, float **room) {
-    const int64_t size = cc_dtype_info(dtype)->size;
+    const int64_t size = cc_dtype_size(dtype);
     float *to = *room;
     for (int64_t p = 0; p < parts; p++)
         for (int64_t r = 0; r < rows; r++, *room += n)
@@ -252,10 +245,10 @@ static const float *widen(CcDtype dtype, const void *from, int64_t parts, int64_
 static int find_ends(const CcRnn *rnn, const CcHost *host, Ends *e) {
     const int out[] = {rnn->y, rnn->last_h, rnn->last_c};
     float **const to[] = {&e->y, &e->last_h, &e->last_c};
-    e->x = cc_prim_data(host, rnn->x, rnn->x_at);
-    e->h = cc_prim_data(host, rnn->h, rnn->h_at);
-    e->c = cc_prim_data(host, rnn->c, rnn->c_at);
-    if (!e->x || !e->h || (rnn->c >= 0 && !e->c)) return -1;
+    e->x = cc_prim_data(host, rnn->x);
+    e->h = cc_prim_data(host, rnn->h);
+    e->c = cc_prim_data(host, rnn->c);
+    if (!e->x || !e->h || (rnn->c.value >= 0 && !e->c)) return -1;
     for (int i = 0; i < CC_COUNT(out); i++) {
         void *made = out[i] < 0 ? NULL : host->make(host->ctx, out[i]);
         if (out[i] >= 0 && !made) return -1;
@@ -283,7 +276,7 @@ static void widen_ends(const CcRnn *rnn, Ends *e, float *room) {
 }
 
 static void copy_x(const CcRnn *rnn, const char *x, float *to) {
-    const int64_t size = cc_dtype_info(rnn->x_type)->size;
+    const int64_t size = cc_dtype_size(rnn->x_type);
     for (int64_t t = 0; t < rnn->steps; t++)
         for (int64_t b = 0; b < rnn->batch; b++, to += rnn->in)
             cc_halves_gather(rnn->x_type, x + (t * rnn->x_step + b * rnn->x_row) * size, rnn->x_col, to, rnn->in);
@@ -310,18 +303,18 @@ static int run_part(const CcRnn *rnn, const CcHost *host, const Ends *e, int num
     CcRecurCall call = {.x = x,
                         .h = e->h + number * e->h_part,
                         .c = e->c ? e->c + number * e->c_part : NULL,
-                        .wi = cc_prim_data(host, p->wi, p->wi_at),
-                        .wh = cc_prim_data(host, p->wh, p->wh_at),
-                        .bi = cc_prim_data(host, p->bi, p->bi_at),
-                        .bh = cc_prim_data(host, p->bh, p->bh_at),
-                        .version_wi = version_of(host, p->packed_wi, p->wi),
-                        .version_wh = version_of(host, p->packed_wh, p->wh),
+                        .wi = cc_prim_data(host, p->wi),
+                        .wh = cc_prim_data(host, p->wh),
+                        .bi = cc_prim_data(host, p->bi),
+                        .bh = cc_prim_data(host, p->bh),
+                        .version_wi = version_of(host, p->packed_wi, p->wi.value),
+                        .version_wh = version_of(host, p->packed_wh, p->wh.value),
                         .scratch = e->own,
                         .y = y,
                         .last_h = e->last_h ? e->last_h + last : NULL,
                         .last_c = e->last_c ? e->last_c + last : NULL};
-    if (!call.wi || !call.wh || (p->bi >= 0 && (!call.bi || !call.bh)))
-        return cc_err_set(err, CC_E_HOST, "no data of the weights, value %d", p->wi);
+    if (!call.wi || !call.wh || (p->bi.value >= 0 && (!call.bi || !call.bh)))
+        return cc_err_set(err, CC_E_HOST, "no data of the weights, value %d", p->wi.value);
     if (rnn->y_type != CC_DT_F32) widen_weights(p, &call, e->weights);
     if (call.version_wi != CC_NO_VERSION) call.packed_wi = p->packed_wi;
     if (call.version_wh != CC_NO_VERSION) call.packed_wh = p->packed_wh;
@@ -365,7 +358,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     const CcRnn *rnn = work;
     Ends e = {0};
     if (find_ends(rnn, host, &e) < 0)
-        return cc_err_set(err, CC_E_HOST, "no data for the recurrent layers of value %d", rnn->x);
+        return cc_err_set(err, CC_E_HOST, "no data for the recurrent layers of value %d", rnn->x.value);
     e.own = host->scratch;
     widen_ends(rnn, &e, (float *)(e.own + rnn->own));
     for (int i = 0; i < buffers(rnn); i++)

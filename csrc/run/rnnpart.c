@@ -1,21 +1,15 @@
 /* rnnpart: one recurrent layer in one direction and its backward, as grad/recurrent.c makes them for training. f32. */
 #include "run_int.h"
 
-typedef struct Place {
-    int value;  /* -1: missing, or not read */
-    int64_t at; /* bytes into it */
-} Place;
-
 enum { X, H, C, W_X, W_H, B_X, B_H, GRAD_Y, GRAD_C, Y, KEPT, CELLS, ENDS }; /* operands of either op */
 enum { RESULTS = 4 };
 
 typedef struct Work {
     CcRecur recur;
     bool back;
-    Place in[ENDS];
-    Place out[RESULTS];
-    int64_t
-        spare[RESULTS]; /* bytes of scratch memory for a result that nobody reads, but the steps go through; else 0 */
+    CcSlot in[ENDS], out[RESULTS]; /* -1: missing, or not read */
+    /* bytes of scratch memory for a result that nobody reads, but the steps go through; else 0 */
+    int64_t spare[RESULTS];
     int64_t grad_step, grad_row, grad_c_row;
 } Work;
 
@@ -156,7 +150,7 @@ static void find_results(const CcGraph *g, Work *w, CcArena *arena) {
     for (int i = 0; i < RESULTS; i++) {
         if (w->out[i].value < 0 && is_path(w, i))
             w->spare[i] = (cc_type_numel(&g->val.at[was[i]].type) * (int64_t)sizeof(float) + 63) / 64 * 64;
-        w->out[i].at = cc_prim_base(g, &w->out[i].value);
+        cc_prim_settle(g, &w->out[i]);
     }
 }
 
@@ -168,7 +162,7 @@ static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, Cc
         return NULL;
     }
     if (!read(g, &g->node.at[chain[0]], w)) return NULL; /* can() has accepted it */
-    for (int i = 0; i < ENDS; i++) w->in[i].at = cc_prim_base(g, &w->in[i].value);
+    for (int i = 0; i < ENDS; i++) cc_prim_settle(g, &w->in[i]);
     find_results(g, w, arena);
     return w;
 }
@@ -230,7 +224,7 @@ static int run(const void *work, const CcHost *host, CcErr *err) {
     const void *in[ENDS];
     void *out[RESULTS];
     for (int i = 0; i < ENDS; i++) {
-        in[i] = cc_prim_data(host, w->in[i].value, w->in[i].at);
+        in[i] = cc_prim_data(host, w->in[i]);
         if (w->in[i].value >= 0 && !in[i]) return cc_err_set(err, CC_E_HOST, "no data of value %d", w->in[i].value);
     }
     char *spare = (char *)host->scratch + own_bytes(w);

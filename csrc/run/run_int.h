@@ -58,14 +58,18 @@ typedef struct CcApart {
     int range[2]; /* in CcPlan.range */
 } CcApart;
 
+/* Where a value is in a call (memory.c). */
+typedef struct CcPlace {
+    int64_t at; /* offset in the call's block; -1: in memory of the host ... */
+    int of;     /* ... that it makes for this value: mostly the value itself */
+    bool early; /* the host has made it: another value uses its memory first */
+} CcPlace;
+
 struct CcPlan {
     CC_VEC(CcStep) step;
     CC_VEC(int) drop;
     CC_VEC(CcNarrowed) narrowed;
-    /* [value]: offset in the call's block; -1: the host makes it; -2 - v: shares the memory of value v, which the
-     * host makes (memory.c) */
-    CC_VEC(int64_t) place;
-    CC_VEC(bool) early; /* [value]: another value uses its memory before it is made */
+    CC_VEC(CcPlace) place; /* [value] */
     int64_t block_bytes;
     int64_t apart_bytes;   /* what the values in the block would take without reuse */
     CC_VEC(CcRange) range; /* inputs that `apart` names, each once */
@@ -166,6 +170,13 @@ int64_t cc_cudalaunch_workspace(const CcCudaWork *work); /* bytes of scratch mem
 CC_MUST int cc_cudalaunch_run(const CcLaunch *launch, const CcHost *host, char *const *at, const double *number,
                               CcErr *err);
 
+/* An operand or result of a library call: a value, -1: none, and the bytes in its memory before the first element. A
+ * family reads operands as values of the graph, with 0 bytes; cc_prim_settle makes them what a run finds. */
+typedef struct CcSlot {
+    int value;
+    int64_t at;
+} CcSlot;
+
 /* A family of library calls: what a group of kind CC_G_PRIM may become. The first node of a chain determines the
  * family (prim.c). */
 struct CcPrimFamily {
@@ -197,8 +208,8 @@ bool cc_prim_float(const CcType *t);
 bool cc_prim_f32(const CcType *t);        /* f32 */
 bool cc_prim_operand_of(const CcType *t); /* may a post-op read it? */
 CcTensorDesc cc_prim_desc(const CcType *t);
-/* Replaces a value, -1 for none, by the base of its window; -> the offset in the base, in bytes. */
-int64_t cc_prim_base(const CcGraph *g, int *value);
+/* Lets an operand name the value that has the memory: the base, where it is a window. */
+void cc_prim_settle(const CcGraph *g, CcSlot *slot);
 /* Sets results that nobody reads to -1. */
 void cc_prim_unread(const CcGraph *g, int *const *result, int n, CcArena *arena);
 /* May the weights be kept packed? */
@@ -208,9 +219,9 @@ bool cc_prim_cast_once(const CcGraph *g, int value, CcDtype to);
 /* Lets a call use the packed copy (NULL: none) of this version of the weights, and drops copies of weights without a
  * version. */
 void cc_prim_version(CcPrimCall *call, CcPacked *packed, const CcHost *host, int weights);
-const void *cc_prim_data(const CcHost *host, int value, int64_t offset); /* NULL for value -1 */
-bool cc_prim_binary(const CcGraph *g, const CcNode *n, CcIn_add *in);    /* a + b (alpha 1) or a * b */
-int cc_prim_unary(const CcNode *n);                                      /* the post-op of a unary op; -1: none */
+const void *cc_prim_data(const CcHost *host, CcSlot slot); /* NULL where there is no such operand, or no data */
+bool cc_prim_binary(const CcGraph *g, const CcNode *n, CcIn_add *in); /* a + b (alpha 1) or a * b */
+int cc_prim_unary(const CcNode *n);                                   /* the post-op of a unary op; -1: none */
 
 /* product.c: is this product faster with its result transposed (pass/transpose.c)? */
 bool cc_product_gains_transposed(const CcGraph *g, int node);
@@ -272,11 +283,10 @@ typedef struct CcConv {
     bool clamps;              /* a pass over the primitive's result clamps it to the image's bounds */
     struct CcConv *wide;      /* our own code: the convolution before this one, computed row by row; NULL: none */
     struct CcConvWays *ways;  /* other ways of running it; NULL: there is one */
-    int more;                 /* our own code: the value that is added */
-    int64_t more_at;
+    CcSlot more;              /* our own code: what is added */
     CcDtype bias_dtype;
-    int src, weights, bias, dst, post[CC_DNNL_MAX_POST];            /* values; -1: none */
-    int64_t src_at, weights_at, bias_at, post_at[CC_DNNL_MAX_POST]; /* bytes: they may be windows */
+    CcSlot src, weights, bias, post[CC_DNNL_MAX_POST];
+    int dst; /* value */
     CcConvNorm norm;
 } CcConv;
 size_t cc_convcall_bytes(const CcConv *conv); /* of scratch memory that a run needs */

@@ -38,15 +38,15 @@ typedef struct Run {
 
 static void *run_data(void *ctx, int value) {
     const Run *r = ctx;
-    const int64_t at = r->plan->place.at[value];
-    return at >= 0 ? r->block + at : r->host->data(r->host->ctx, at == -1 ? value : (int)(-2 - at));
+    const CcPlace *p = &r->plan->place.at[value];
+    return p->at >= 0 ? r->block + p->at : r->host->data(r->host->ctx, p->of);
 }
 
 static void *run_make(void *ctx, int value) {
     const Run *r = ctx;
-    const int64_t at = r->plan->place.at[value];
-    if (at >= 0) return r->block + at;
-    return (r->plan->early.at[value] ? r->host->data : r->host->make)(r->host->ctx, at == -1 ? value : (int)(-2 - at));
+    const CcPlace *p = &r->plan->place.at[value];
+    if (p->at >= 0) return r->block + p->at;
+    return (p->early ? r->host->data : r->host->make)(r->host->ctx, p->of);
 }
 
 static int run_call(void *ctx, int node) {
@@ -76,13 +76,9 @@ static double run_number(void *ctx, int number) {
 
 static int run_writing(void *ctx, int value, int node, bool counted) {
     const Run *r = ctx;
-    const int64_t at = value < 0 ? 0 : r->plan->place.at[value];
-    return r->host->writing ? r->host->writing(r->host->ctx,
-                                               at >= 0    ? -1
-                                               : at == -1 ? value
-                                                          : (int)(-2 - at),
-                                               node, counted)
-                            : 0;
+    const CcPlace *p = value < 0 ? NULL : &r->plan->place.at[value];
+    if (!r->host->writing) return 0;
+    return r->host->writing(r->host->ctx, p && p->at < 0 ? p->of : -1, node, counted);
 }
 
 /* The memory of a CcRange in this call. */

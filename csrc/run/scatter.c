@@ -11,12 +11,10 @@
 
 typedef struct Scatter {
     CcMove move, copy;
-    int dst, x, src; /* values; x: changed by a write, or read; src -1: a number */
-    int into;        /* the node of the given graph that writes x itself; -1: makes dst */
-    /* in bytes; dst_at: the first written element in the result */
-    int64_t dst_at, x_at, src_at;
-    int index[CC_MOVE_DIMS];
-    int64_t index_at[CC_MOVE_DIMS];
+    /* x: changed by a write, or read; src -1: a number; dst: from the first written element on */
+    CcSlot dst, x, src;
+    int into; /* the node of the given graph that writes x itself; -1: makes dst */
+    CcSlot index[CC_MOVE_DIMS];
     bool may_fail; /* an index may be wrong: the host runs it if eager could not start over */
     bool fresh;    /* x's own elements do not take part */
     _Alignas(8) char number[8], neutral[8], one[8];
@@ -27,18 +25,17 @@ typedef struct Scatter {
     int64_t packed;       /* masked_scatter: number of source elements; -1: another op */
 } Scatter;
 
-static bool plain(const CcType *t) { return t->ndim >= 0 && t->device == 1 && t->dtype != CC_DT_OTHER; }
 static bool reads(CcOpId op) { return cc_op_info(op)->kind == CC_K_INDEX; }
 
 /* ------------------------------------------------------------------ numbers */
 
 /* Converts a number to an element; false: eager's result could differ. */
 static bool as_element(const CcOperand *o, CcDtype dt, char *out) {
-    const double v = o->kind == CC_IN_FLOAT ? o->f : (double)o->i;
+    const double v = cc_operand_number(o);
     const bool whole = o->kind != CC_IN_FLOAT || (v >= -9e15 && v <= 9e15 && v == (double)(int64_t)v);
     const int64_t i = o->kind == CC_IN_FLOAT ? (whole ? (int64_t)v : 0) : o->i;
     const float f = o->kind == CC_IN_FLOAT ? (float)v : (float)o->i; /* rounded once */
-    const int bits = 8 * cc_dtype_info(dt)->size;
+    const int bits = 8 * cc_dtype_size(dt);
     const char kind = cc_dtype_info(dt)->kind;
     if (o->kind != CC_IN_INT && o->kind != CC_IN_FLOAT && o->kind != CC_IN_BOOL) return false;
     if (dt == CC_DT_F32) memcpy(out, &f, sizeof f);
@@ -80,8 +77,8 @@ static bool read_source(const CcGraph *g, const CcNode *n, const CcStore *store,
     const CcType *out = &g->val.at[n->out0].type;
     if (o->kind != CC_IN_VALUE) return as_element(o, (CcDtype)out->dtype, s->number);
     const CcType *t = &g->val.at[o->value].type;
-    s->src = o->value;
-    if (!plain(t) || t->dtype != out->dtype) return false;
+    s->src.value = o->value;
+    if (!cc_type_known(t) || t->dtype != out->dtype) return false;
     if (n->op == CC_OP_masked_scatter) {
         s->packed = cc_type_numel(t);
         return cc_type_contiguous(t);
@@ -94,7 +91,7 @@ static bool read_source(const CcGraph *g, const CcNode *n, const CcStore *store,
 /* The order of dims decides which of several elements for one position stays; for indices of several dims, eager's
  * order depends on strides. */
 static bool order_known(const CcNode *n, const CcReach *r, const Scatter *s) {
-    if (s->move.how != CC_PUT_SET || s->src < 0 || (n->op != CC_OP_put && n->op != CC_OP_index_put)) return true;
+    if (s->move.how != CC_PUT_SET || s->src.value < 0 || (n->op != CC_OP_put && n->op != CC_OP_index_put)) return true;
     int64_t before[CC_MOVE_DIMS + 1];
     for (int k = 0; k <= r->n; k++) before[k] = INT64_MAX;
     for (int d = 0; d < r->space.ndim; d++) {
@@ -113,16 +110,16 @@ static bool read_indices(const CcGraph *g, const CcReach *r, Scatter *s) {
     for (int k = 0; k < r->n; k++) {
         const CcReachIndex *x = &r->index[k];
         const CcType *t = &g->val.at[x->value].type;
-        const int size = cc_dtype_info((CcDtype)t->dtype)->size;
-        if (!plain(t)) return false;
+        const int size = cc_dtype_size(t->dtype);
+        if (!cc_type_known(t)) return false;
         s->move.index[k] = (CcMoveIndex){.by = x->by * s->move.bytes,
                                          .low = x->ends ? -x->count : 0,
                                          .count = x->count,
                                          .wide = t->dtype == CC_DT_I64,
                                          .mask = x->mask};
         for (int d = 0; d < r->space.ndim; d++) s->move.index[k].step[d] = x->step[d] * size;
-        s->index[k] = x->value;
-        s->index_at[k] = cc_prim_base(g, &s->index[k]);
+        s->index[k].value = x->value;
+        cc_prim_settle(g, &s->index[k]);
         s->may_fail = s->may_fail || !x->mask;
     }
     return true;
@@ -159,19 +156,20 @@ static bool has_one_row(CcMove move) {
 static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     CcReach r;
     CcStore store;
-    *s = (Scatter){.dst = n->out0, .into = cc_into_is_write(g, n) ? n->origin : -1, .src = -1, .packed = -1};
+    *s = (Scatter){.dst = {n->out0, 0}, .into = cc_into_is_write(g, n) ? n->origin : -1, .src = {-1, 0}, .packed = -1};
     const int source = cc_graph_source(g, n);
     if (source < 0 || n->n_out != 1 || (n->flags && s->into < 0)) return false;
     const CcType *x = &g->val.at[source].type, *out = &g->val.at[n->out0].type;
     const bool reading = reads((CcOpId)n->op);
-    if (!plain(x) || !plain(out) || !(s->into < 0 ? cc_type_dense(out) : cc_into_non_overlapping(out)) ||
-        x->dtype != out->dtype || (!reading && !cc_store_read(g, n, &store)))
+    if (!cc_type_known(x) || !cc_type_known(out) ||
+        !(s->into < 0 ? cc_type_dense(out) : cc_into_non_overlapping(out)) || x->dtype != out->dtype ||
+        (!reading && !cc_store_read(g, n, &store)))
         return false;
     if (!reading && !cc_type_same_shape(x, out)) return false;
     if (!cc_reach_read(g, n, reading ? x : out, &r) || r.space.ndim > CC_MOVE_DIMS) return false;
-    s->x = source;
-    s->x_at = cc_prim_base(g, &s->x);
-    s->move.bytes = cc_dtype_info((CcDtype)out->dtype)->size;
+    s->x.value = source;
+    cc_prim_settle(g, &s->x);
+    s->move.bytes = cc_dtype_size(out->dtype);
     s->move.dtype = (CcDtype)out->dtype;
     s->move.reads = reading;
     s->move.ndim = r.space.ndim;
@@ -184,19 +182,21 @@ static bool understand(const CcGraph *g, const CcNode *n, Scatter *s) {
     }
     if (!read_indices(g, &r, s)) return false;
     if (reading) {
-        s->x_at += r.offset * s->move.bytes;
+        s->x.at += r.offset * s->move.bytes;
         return cc_type_same_shape(&r.space, out) && !(r.n && r.index[0].mask);
     }
-    s->dst_at = cc_prim_base(g, &s->dst) + r.offset * s->move.bytes;
+    cc_prim_settle(g, &s->dst);
+    s->dst.at += r.offset * s->move.bytes;
     if (!read_how(&store, s) || !read_source(g, n, &store, &r, s) || !order_known(n, &r, s)) return false;
     if (r.n && r.index[0].mask && n->op != CC_OP_masked_scatter) { /* a single number under a mask */
-        if (store.how != CC_PUT_SET || (s->src >= 0 && cc_type_numel(&g->val.at[s->src].type) != 1)) return false;
+        if (store.how != CC_PUT_SET || (s->src.value >= 0 && cc_type_numel(&g->val.at[s->src.value].type) != 1))
+            return false;
     }
     s->move.packed = s->packed >= 0;
     if (s->packed >= 0 && !has_one_row(s->move)) return false;
     s->may_fail = s->may_fail || s->packed >= 0;
     read_copy(x, out, s);
-    if (s->src >= 0) s->src_at = cc_prim_base(g, &s->src);
+    cc_prim_settle(g, &s->src);
     return cc_move_can(s->move.how, s->move.dtype) && read_more(out, store.how, s);
 }
 
@@ -253,7 +253,7 @@ static int take_mean(const Scatter *s, char *dst, const char *const *index, char
     char *first = counts;
     for (int64_t i = 0; i < s->numel; i++, first += s->move.bytes)
         memcpy(first, s->fresh ? "\0\0\0\0\0\0\0" : s->one, (size_t)s->move.bytes);
-    if (cc_move_run(&s->counting, counts + s->dst_at, s->one, index) < 0) return -1;
+    if (cc_move_run(&s->counting, counts + s->dst.at, s->one, index) < 0) return -1;
     divide(s->move.dtype, dst, counts, s->numel);
     return 0;
 }
@@ -266,23 +266,23 @@ static int copy(const Scatter *s, char *dst, const char *x) {
 }
 
 static int writing(const Scatter *s, const CcHost *host, CcErr *err) {
-    if (host->writing(host->ctx, s->dst, s->into, true) == 0) return 0;
-    return cc_err_set(err, CC_E_HOST, "value %d can't be written", s->dst);
+    if (host->writing(host->ctx, s->dst.value, s->into, true) == 0) return 0;
+    return cc_err_set(err, CC_E_HOST, "value %d can't be written", s->dst.value);
 }
 
 /* Changes or reads elements; there is at least one. */
 static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, CcErr *err) {
-    const char *index[CC_MOVE_DIMS] = {NULL}, *src = s->src < 0 ? s->number : cc_prim_data(host, s->src, s->src_at);
+    const char *index[CC_MOVE_DIMS] = {NULL}, *src = s->src.value < 0 ? s->number : cc_prim_data(host, s->src);
     for (int k = 0; k < s->move.n_index; k++)
-        if (!(index[k] = cc_prim_data(host, s->index[k], s->index_at[k]))) return missing(err, s->index[k]);
-    if (!src && s->packed != 0) return missing(err, s->src);
+        if (!(index[k] = cc_prim_data(host, s->index[k]))) return missing(err, s->index[k].value);
+    if (!src && s->packed != 0) return missing(err, s->src.value);
     if (s->packed >= 0 && cc_move_count(&s->move, index[0]) > s->packed)
         return cc_err_set(err, CC_E_HOST, "the mask selects more elements than the source has");
     if (s->into >= 0 && !cc_move_good(&s->move, index)) return cc_err_set(err, CC_E_HOST, "an index is out of range");
     if (s->into >= 0 && writing(s, host, err) < 0) return -1;
     if ((s->into < 0 && copy(s, dst, x) < 0) ||
-        (s->fresh && cc_move_run(&s->reset, dst + s->dst_at, s->neutral, index) < 0) ||
-        cc_move_run(&s->move, dst + s->dst_at, s->move.reads ? x : src, index) < 0 ||
+        (s->fresh && cc_move_run(&s->reset, dst + s->dst.at, s->neutral, index) < 0) ||
+        cc_move_run(&s->move, dst + s->dst.at, s->move.reads ? x : src, index) < 0 ||
         (s->mean && take_mean(s, dst, index, host->scratch) < 0))
         return cc_err_set(err, CC_E_HOST, "an index is out of range"); /* eager starts over */
     return 0;
@@ -290,10 +290,10 @@ static int move(const Scatter *s, char *dst, const char *x, const CcHost *host, 
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const Scatter *s = work;
-    char *dst = (s->into < 0 ? host->make : host->data)(host->ctx, s->dst);
+    char *dst = (s->into < 0 ? host->make : host->data)(host->ctx, s->dst.value);
     if (s->numel == 0) return s->moved ? cc_err_set(err, CC_E_HOST, "an index into an empty dim") : 0;
-    const char *x = cc_prim_data(host, s->x, s->x_at);
-    if (!dst || !x) return missing(err, dst ? s->x : s->dst);
+    const char *x = cc_prim_data(host, s->x);
+    if (!dst || !x) return missing(err, dst ? s->x.value : s->dst.value);
     if (s->moved) return move(s, dst, x, host, err);
     if (s->into >= 0) return writing(s, host, err);
     return copy(s, dst, x) < 0 ? cc_err_set(err, CC_E_HOST, "an index is out of range") : 0;

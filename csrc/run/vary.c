@@ -38,7 +38,7 @@ static bool power_of_two(double v) {
  * shifts, exponents. GPU kernels get doubles. */
 static bool own_code(const CcLoop *loop, int node) {
     const CcLoopNode *n = &loop->node[node];
-    const bool is_float = cc_dtype_info((CcDtype)n->dtype)->kind == 'f';
+    const bool is_float = cc_dtype_is_float(n->dtype);
     const double v = is_float ? cc_loop_number(n->bits) : (double)n->bits;
     if (v == 0 || fabs(v) == 1 || !isfinite(v) || n->dtype == CC_DT_BOOL) return true;
     if (!is_float && fabs(v) >= 0x1p53) return true;

@@ -152,7 +152,7 @@ static CcPrimDesc part_of(const CcPrimDesc *d) {
 
 static const void *at_column(const void *from, const CcTensorDesc *t, int64_t column) {
     if (!from || t->ndim < 2 || t->size[1] == 1) return from;
-    return (const char *)from + column * t->stride[1] * cc_dtype_info(t->dtype)->size;
+    return (const char *)from + column * t->stride[1] * cc_dtype_size(t->dtype);
 }
 
 static CcPrimCall part_call(const Contest *t) {
@@ -169,7 +169,7 @@ static void evict_weights(const Contest *t) {
     const CcTensorDesc *w = &t->part.weights;
     const CcPrimCall call = part_call(t);
     const int inner = w->stride[0] == 1 ? 0 : 1;
-    const int64_t size = cc_dtype_info(w->dtype)->size;
+    const int64_t size = cc_dtype_size(w->dtype);
     if (w->size[0] * w->size[1] * size >= STREAMED) return;
     for (int64_t i = 0; i < w->size[!inner]; i++)
         cc_cpu_evict((const char *)call.weights + i * w->stride[!inner] * size, w->size[inner] * size);

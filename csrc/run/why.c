@@ -3,8 +3,8 @@
 
 static bool is_any(const CcGraph *g, const CcNode *n, bool (*test)(const CcType *)) {
     for (int k = 0; k < n->n_in; k++) {
-        const CcOperand *o = cc_graph_operand(g, n, k);
-        if (o->kind == CC_IN_VALUE && test(&g->val.at[o->value].type)) return true;
+        const int v = cc_graph_value(g, n, k);
+        if (v >= 0 && test(&g->val.at[v].type)) return true;
     }
     for (int k = 0; k < n->n_out; k++)
         if (test(&g->val.at[n->out0 + k].type)) return true;
@@ -15,7 +15,7 @@ static bool lacks_type(const CcType *t) { return t->ndim < 0 || t->dtype == CC_D
 static bool is_elsewhere(const CcType *t) { return t->ndim >= 0 && t->device != 1; }
 static bool is_f64(const CcType *t) { return t->dtype == CC_DT_F64; }
 static bool is_library(const CcNode *n) {
-    const CcOpKind kind = cc_op_info((CcOpId)n->op)->kind;
+    const CcOpKind kind = cc_node_kind(n);
     return kind == CC_K_MATMUL || kind == CC_K_CONV || kind == CC_K_ATTENTION || kind == CC_K_RNN;
 }
 
@@ -24,7 +24,7 @@ static bool random_op(const CcGraph *g, const CcNode *n) { return g && (n->flags
 static bool effect(const CcGraph *g, const CcNode *n) { return g && (n->flags & CC_N_EFFECT); }
 static bool no_kernels(const CcGraph *g, const CcNode *n) { return is_any(g, n, lacks_type); }
 static bool device(const CcGraph *g, const CcNode *n) { return is_any(g, n, is_elsewhere); }
-static bool row(const CcGraph *g, const CcNode *n) { return g && cc_op_info((CcOpId)n->op)->kind == CC_K_HOST; }
+static bool row(const CcGraph *g, const CcNode *n) { return g && cc_node_kind(n) == CC_K_HOST; }
 static bool f64(const CcGraph *g, const CcNode *n) { return is_library(n) && is_any(g, n, is_f64); }
 static bool write(const CcGraph *g, const CcNode *n) { return g && (n->flags & CC_N_WRITES); }
 static bool library(const CcGraph *g, const CcNode *n) { return g && is_library(n); }

@@ -22,7 +22,7 @@ FLAGS = (
 ).split()
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 DIRS = ("base", "ir", "pass", "grad", "loop", "gen", "dev", "run")
-PASSES = re.findall(r'\{"(\w+)", cc_\w+_rewrite\}', (ROOT / "csrc/pass/order.c").read_text())
+PASSES = re.findall(r"^CC_PASS\((\w+),", (ROOT / "csrc/pass/pass.def").read_text(), flags=re.M)
 WRITES, RANDOM, EFFECT = 1, 2, 4
 NONE, VALUE, INT, FLOAT, BOOL, NUMBER = range(6)
 # Memory layouts of a tensor of three dims (the last two at least 5 and 37).
