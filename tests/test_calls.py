@@ -526,6 +526,26 @@ def test_arguments_that_c_code_refuses(name):
     same(REFUSED[name], t(3), raises=True, hit=False)
 
 
+# torch gives all results of _foreach_neg() a gradient if one of the tensors requires it, and refuses integers then
+LISTS = {
+    "neg": lambda x, y: torch._foreach_neg([x * 2, y]),
+    "numbers": lambda x, y: torch._foreach_add([y, x], 2),
+    "lists": lambda x, y: torch._foreach_mul([x, y], [y, y]),
+    "second list": lambda x, y: torch._foreach_sub([y, y], [y, x]),
+    "tensor": lambda x, y: torch._foreach_mul([y, y], x.sum()),
+    "all": lambda x, y: torch._foreach_mul([x, x * 2], [y, y]),
+    "in place": lambda x, y: torch._foreach_mul_([x * 1, y * 1], 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_tensors_some_of_which_require_gradients(name, dtype):
+    same(lambda x, y: [(r, r.requires_grad) for r in LISTS[name](x, y)],
+         make_args=lambda i: (t(3, seed=i).requires_grad_(), torch.arange(i, i + 3).to(dtype)),
+         no_grad=False, raises=True, hit=False)  # fmt: skip
+
+
 def test_is_compiling_takes_no_argument():
     compiled = ccompile.compile(lambda x: (torch.compiler.is_compiling(x), x + 1))
     for _ in range(3):

@@ -310,6 +310,22 @@ static CcGo join(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *
     return made != NULL ? cc_backcall_perform(ev, made, in, 1) : CC_OK;
 }
 
+/* torch._foreach_neg gives all results a gradient if one tensor of the lists requires it, and then takes no integers. The
+ * ops of each tensor give one to those that need it. Is that the same here? */
+static bool requires_alike(CcRec *rec, PyObject *const *in, int n, Py_ssize_t tensors) {
+    Py_ssize_t differentiated = 0;
+    for (Py_ssize_t k = 0; k < tensors; k++) {
+        bool requires = false;
+        for (int i = 0; i < n; i++) {
+            const bool list = PyList_CheckExact(in[i]) || PyTuple_CheckExact(in[i]);
+            PyObject *o = list ? PySequence_Fast_GET_ITEM(in[i], k) : in[i];
+            requires = cc_opaque_differentiates(rec, &o, 1) || requires;
+        }
+        differentiated += requires;
+    }
+    return differentiated == 0 || differentiated == tensors;
+}
+
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     enum { MOST = 4 };
     bool in_place, value;
@@ -326,6 +342,7 @@ CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *
         known = s >= 0 && (s > 0 || !value || i > 2);
         PyTuple_SET_ITEM(split, i, PyBool_FromLong(s > 0));
     }
+    known = known && (in_place || requires_alike(rec, in, n, tensors));
     PyObject *args = known ? PyTuple_Pack(2, op, split) : NULL;
     if (args != NULL) made = cc_backcall_template(rec, value && n > 3 ? "foreach_value" : "foreach", args);
     Py_XDECREF(args);
