@@ -511,6 +511,7 @@ static CcGo draw_after(const CcBuiltin *b) {
     CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
     spec.flags = CC_N_EFFECT;
     spec.safe = true;
+    b->rec->trace->draws = true;
     return cc_node_add(b->rec, b->act, &spec, b->result);
 }
 

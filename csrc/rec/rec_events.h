@@ -252,6 +252,9 @@ int cc_call_positional(const CcCalled *c);
 bool cc_call_any_tensor(const CcCalled *c, int depth);
 CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
 
+/* ---- chance.c: Random._randbelow(n); CC_OK: it can't be drawn ahead ---- */
+CcGo cc_chance_below(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
+
 /* ---- ordered.c: sorted(items), list.sort() and max(items, key=f) of numbers that vary; CC_OK: C code does it ---- */
 CC_MUST int cc_ordered_init(void);
 CcGo cc_ordered_sort(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, bool in_place);
@@ -330,6 +333,7 @@ void cc_callee_add(PyObject *o, CcCalleeKind kind, const char *name);
  * library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
 bool cc_library_node(PyFunctionObject *func);
+bool cc_library_below(PyFunctionObject *func);
 bool cc_library_transform(PyFunctionObject *func);
 bool cc_library_device(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);

@@ -182,6 +182,8 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
     return cc_sym_new(rec, value, false);
 }
 
+PyObject *cc_sym_drawn(CcRec *rec, int guard, PyObject *value) { return from_source(rec, guard, value); }
+
 /* Does the kernel of the bound op read this operand as a number, in each call? */
 static bool reads_number(const CcBound *bound, PyObject *result, int operand) {
     CcOperand in[CC_BOUND_MAX];
