@@ -845,3 +845,73 @@ row_of_numbers("sum-of-map", lambda x, v: x * sum(map(float, v)), lambda n: [n, 
 row_of_numbers("sum-of-zip", lambda x, v: x * sum(a * b for a, b in zip(v, [2.0, 3.0])), lambda n: [n + 0.5, 2.5])
 row_of_numbers("sum-of-islice", lambda x, v: x * sum(itertools.islice(v, 2)), lambda n: [n + 0.5, 2.5, n * 2.0])
 row_of_numbers("sum-of-reversed", lambda x, v: x * sum(reversed(v)), lambda n: [n + 0.5, 2.5])
+
+
+def row(n):
+    """A list of which two numbers vary."""
+    return [n + 0.5, 2.25, n * 3]
+
+
+@case(lambda n: (T(3, 4), row(n)))
+def numbers_in_a_loop(x, v):
+    for p in v:
+        x = x * p
+    return x
+
+
+@case(lambda n: (T(3, 4), {"op": "mul", "by": n + 0.5}))
+def numbers_matched(x, d):
+    match d:
+        case {"op": "mul", "by": p}:
+            return x * p
+    return x
+
+
+@dataclasses.dataclass
+class Scaling:
+    by: float
+    less: int
+
+
+@case(lambda n: (T(3, 4), Scaling(n + 0.5, n)))
+def numbers_of_a_class_matched(x, s):
+    match s:
+        case Scaling(by=100.0):
+            return x
+        case Scaling(a, less=b):
+            return x * a - b
+    return x
+
+
+row_of_numbers("listed", lambda x, v: [x * p for p in v], row)
+row_of_numbers("squares-summed", lambda x, v: x * sum(p * p for p in v), row)
+row_of_numbers("largest", lambda x, v: x * max(v) + min(v), row)
+row_of_numbers("largest-returned", lambda x, v: (x, max(v), max(p * 2 for p in v)), row)
+row_of_numbers("reduced", lambda x, v: x * functools.reduce(operator.mul, v), row)
+row_of_numbers("filtered", lambda x, v: x * sum(filter(lambda p: p > -1, v)), row)
+row_of_numbers("starred", lambda x, v: (lambda a, *rest: x * a + rest[0] * rest[1])(*v), row)
+row_of_numbers("counted", lambda x, v: x * v.count(2.25), row)
+
+
+@case(lambda n: (T(3, 4), row(n)))
+def numbers_unpacked_with_a_star(x, v):
+    a, *rest = v
+    return x * a + rest[0] * rest[1], rest
+
+
+# Each order of the numbers is recorded once, unless C code gives the numbers themselves.
+row_of_numbers("sorted", lambda x, v: [x * p for p in sorted(v)], row, most=2)
+row_of_numbers("sorted-backwards", lambda x, v: (x, sorted(v, reverse=True), sorted(p * 2 for p in v)), row, most=2)
+row_of_numbers("sorted-by-key", lambda x, v: [x * p for p in sorted(v, key=lambda p: -p)], row)
+row_of_numbers("sorted-by-size", lambda x, v: (x * sorted(v, key=abs)[0], sorted(v, key=operator.neg)), row)
+row_of_numbers("sorted-items", lambda x, d: [x * v for _, v in sorted(d.items())], most=2)
+row_of_numbers("largest-by-key", lambda x, v: x * max(v, key=lambda p: -p) + min(v, key=abs), row)
+row_of_numbers("largest-item", lambda x, d: x * max(d.items(), key=lambda kv: kv[1])[1])
+row_of_numbers("largest-by-value", lambda x, d: (max(d, key=d.get), min(d, key=d.get), x), most=MOST + 1)
+
+
+@case(lambda n: (T(3, 4), row(n)), most=2)
+def numbers_sorted_in_place(x, v):
+    own = [*v]
+    own.sort()
+    return x * own[1], own

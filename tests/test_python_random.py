@@ -1,4 +1,4 @@
-"""random.random() and random.uniform() in compiled functions: no break, and the stream of Python's generator is eager's: also
+"""random.random(), uniform(), randint() and randrange() in compiled functions: no break, and the stream of Python's generator is eager's: also
 where the number decides what Python code does, where the call raises, and where a guard fails."""
 
 import math
@@ -238,3 +238,149 @@ def test_a_patched_generator(monkeypatch):
 def test_fullgraph():
     g = ccompile.compile(scaled, fullgraph=True)
     same(run(g), run(scaled))
+
+
+# ---- ints: a replay draws them before its nodes run ------------------------------------------------------------------
+OTHER = random.Random(6)
+
+
+def scaled_by_ints(x):
+    return x * random.randint(1, 5) + random.randrange(4)
+
+
+def cropped(x):
+    i = random.randint(0, 2)
+    return x.repeat(4)[i : i + 5].sin(), i
+
+
+def several_generators(x):
+    return x * OWN.randint(1, 5) + OTHER.randrange(2, 20, 3) * OWN.randint(0, 100)
+
+
+def floats_behind_ints(x):
+    a = random.randint(0, 2)
+    return x * a * random.random() + random.random()
+
+
+def ints_branched_on(x):
+    return x.sin() if random.randint(0, 1) else x.cos() * random.randint(0, 9)
+
+
+def drawn_as_often_as_drawn(x):
+    for _ in range(random.randint(0, 2)):
+        x = x + random.randint(1, 3)
+    return x
+
+
+def indexed(x):
+    return [1.0, 2.0, 3.0][random.randint(0, 2)] * x, x[random.randint(0, 2)]
+
+
+def sized(x):
+    n = random.randint(1, 4)
+    return torch.zeros(n) + x.sum(), n
+
+
+def out_of_range(x):
+    try:
+        return x[random.randint(0, 5)]  # torch raises in a replay: nothing may have been drawn when it runs again
+    except IndexError:
+        return x
+
+
+def raises_out_of_range(x):
+    y = x.clone()
+    y[random.randint(0, 5)] = 7
+    return y
+
+
+def large_ints(x):
+    return x + 1, random.randint(10**20, 10**21)
+
+
+AHEAD = [
+    scaled_by_ints,
+    cropped,
+    several_generators,
+    floats_behind_ints,
+    ints_branched_on,
+    drawn_as_often_as_drawn,
+    indexed,
+    sized,
+    large_ints,
+]
+
+
+def ints_behind_floats(x):
+    r = random.random()
+    return x * r * random.randint(1, 9)
+
+
+def many_ints(x):
+    return [random.randint(0, 9) for _ in range(40)], x
+
+
+def around_a_break(x):
+    i = random.randint(0, 2)
+    print(end="")
+    return x[i] * x[random.randint(0, 2)]
+
+
+def run_seeded(f, calls=24):
+    """Results, or the exception's class, and all streams, for a seed a call."""
+    out = []
+    for i in range(calls):
+        for k, generator in enumerate((random, OWN, OTHER)):
+            generator.seed(i + k)
+        try:
+            result = f(torch.arange(3.0) + i)
+        except IndexError as e:
+            result = type(e).__name__
+        out.append((result, random.getstate(), OWN.getstate(), OTHER.getstate()))
+    return out
+
+
+@pytest.mark.parametrize("f", AHEAD, ids=lambda f: f.__name__)
+def test_ints(f):
+    g = ccompile.compile(f)
+    same(run_seeded(g), run_seeded(f))
+    report = compiled_of(g).report()
+    assert not report["breaks_seen"] and not report["give_ups"]
+    assert report["recordings"] <= 9  # each branch once, each index of a list once
+
+
+RUNS_AGAIN = [ints_behind_floats, many_ints, around_a_break, out_of_range, raises_out_of_range]
+
+
+@pytest.mark.parametrize("f", RUNS_AGAIN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_ints_with_breaks(f, dynamic):
+    same(run_seeded(ccompile.compile(f, dynamic=dynamic)), run_seeded(f))
+
+
+def test_a_patched_generator_is_noticed():
+    class Loaded(random.Random):
+        def getrandbits(self, k):
+            return 0
+
+    own = random.Random(3)
+    f = lambda x: x * own.randint(1, 5)  # noqa: E731
+    g = ccompile.compile(f)
+    for _ in range(3):
+        g(torch.ones(2))
+    own.getrandbits = lambda k: 2
+    assert g(torch.ones(2)).tolist() == f(torch.ones(2)).tolist() == [3.0, 3.0]
+    own = Loaded(3)
+    assert g(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_a_guard_on_another_entry_puts_the_stream_back():
+    def f(x, n):
+        return x * random.randint(0, 9) if n > 3 else x + random.randint(0, 9) + random.randint(0, 9)
+
+    g = ccompile.compile(f)
+    for n in (1, 5, 2, 6, 3, 7, 0, 8) * 3:
+        random.seed(n)
+        want, state = f(torch.ones(2), n), random.getstate()
+        random.seed(n)
+        same((g(torch.ones(2), n), random.getstate()), (want, state))

@@ -12,11 +12,17 @@ typedef struct CcCallState {
     int misfit;              /* CC_RAN_MISFIT: the symbolic guard */
     bool unfit;              /* a number is out of range for kernels (CcSymKernel) */
     struct CcRollback *undo; /* borrowed: what this run can undo */
+    struct CcAhead *ahead;   /* ahead.c; NULL: nothing drawn */
     int64_t key[CC_KEY_MAX];
     int n_key;
     PyObject **heap;
     PyObject *small[160];
 } CcCallState;
+
+/* ahead.c: draws ints into gv: -1, or the guard of one that could not be drawn, with nothing drawn. */
+int cc_ahead_draw(const CcTrace *t, CcCallState *x);
+void cc_ahead_undo(CcCallState *x); /* puts the generators' states back */
+void cc_ahead_free(CcCallState *x); /* keeps what was drawn */
 
 void cc_segment_open(const CcSegment *s, CcCallState *x); /* arrays, zeroed */
 void cc_segment_drop(CcCallState *x);                     /* drops the references in them */

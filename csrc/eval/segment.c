@@ -18,6 +18,7 @@ void cc_segment_open(const CcSegment *s, CcCallState *x) {
     x->shape = NULL;
     x->unfit = false;
     x->undo = NULL;
+    x->ahead = NULL;
     const size_t total = (size_t)(n_gv + x->n_value + x->n_effect + x->n_built + x->n_symbol);
     x->heap = NULL;
     PyObject **at = x->small;
@@ -47,6 +48,7 @@ void cc_segment_drop(CcCallState *x) {
 
 void cc_segment_close(CcCallState *x) {
     cc_segment_drop(x);
+    cc_ahead_free(x);
     free(x->heap);
     x->heap = NULL;
 }
@@ -59,8 +61,14 @@ int cc_segment_check(CcSegment *s, CcCallState *x, const CcGuardState *state) {
         cc_shape_hold(x, s->shape.at[0]);
         return -1;
     }
+    failed = cc_ahead_draw(s->trace, x);
+    if (failed >= 0) {
+        cc_guard_release(gs, x->gv);
+        return failed;
+    }
     failed = cc_shape_find(s, x);
     if (failed < 0) return -1;
+    cc_ahead_undo(x);
     cc_guard_release(gs, x->gv);
     drop(x->symbol, x->n_symbol);
     return gs->g.n + failed;
@@ -611,6 +619,7 @@ CcRan cc_segment_exec(CcSegment *s, CcCallState *x) {
     x->undo = NULL;
     if ((ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) && cc_rollback_all(&undo) < 0) ran = CC_RAN_FAILED;
     cc_rollback_free(&undo);
+    if (ran == CC_RAN_NOTHING || ran == CC_RAN_MISFIT) cc_ahead_undo(x);
     if (ran != CC_RAN) return ran;
     if (count_writes(t, x) < 0) return CC_RAN_FAILED;
     s->hits++;

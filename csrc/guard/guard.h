@@ -107,6 +107,7 @@ typedef struct CcHints {
     uint64_t call;      /* number of the call that records */
     bool all;           /* dynamic=True: all sizes above 1 of tensors reachable from arguments */
     bool none;          /* dynamic=False */
+    bool constant;      /* a trace that drew ints had to make constants of all numbers: it draws none any more */
     bool fullgraph;     /* no instruction becomes a break because of what it reads */
     PyObject *declared; /* strong: dynamic={argument: marks}, or NULL; rec/sym.c describes marks */
 } CcHints;

@@ -180,6 +180,7 @@ static PyObject *read_source(const CcGuard *g, const CcGuardState *state, PyObje
     case CC_SRC_GENSLOT: return read_generator(parent, g->index);
     case CC_SRC_REFS: return unshared(g, state, parent);
     case CC_SRC_GENREFS: return generator_slot_unshared(g, parent);
+    case CC_SRC_DRAW: return NULL; /* eval/ahead.c draws once all guards have passed */
     case CC_SRC_KEY_AT: return PyDict_Check(parent) ? read_key_at(parent, g->index) : NULL;
     case CC_SRC_HAS:
     case CC_SRC_ADDRESS_KEY: /* cc_guard_read handles these */

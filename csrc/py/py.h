@@ -243,6 +243,19 @@ static inline bool cc_known_is(PyObject *o, CcKnown id) { return Py_TYPE(o) == c
 bool cc_known_number(const PyTypeObject *type); /* one of numpy's */
 bool cc_known_typing(const PyTypeObject *type); /* a TypeVar and its kin */
 
+/* ------------------------------------------------------------------ random.Random's generators (twister.c) */
+
+enum { CC_TWISTER_WORDS = 625 };
+typedef struct CcTwister {
+    unsigned char state[4 * CC_TWISTER_WORDS];
+} CcTwister;
+/* Whether the functions below may be used with instances of random.Random. */
+bool cc_twister_known(void);
+void cc_twister_save(PyObject *generator, CcTwister *to);
+void cc_twister_restore(PyObject *generator, const CcTwister *from);
+/* Draws an int in range(n), n > 0, with the same draws from the stream as Random._randbelow(n). */
+CC_MUST CC_NEW PyObject *cc_twister_below(PyObject *generator, PyObject *n);
+
 /* ------------------------------------------------------------------ suspended generators (generator.c) */
 
 typedef struct CcGen {

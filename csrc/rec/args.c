@@ -243,7 +243,9 @@ CcGo cc_args_read(const CcBuiltin *b) {
     if (has(b, CC_TRAIT_HOLDS) && !keys_known(b)) return stop(b, CC_R_DATA_SCALAR, "key");
     for (int i = 0; i < (looks ? c->n : CC_MIN(c->n, has(b, CC_TRAIT_MAKES_SET))); i++)
         if (!cc_number_settle(b->rec, c->in[i], 4)) return stop(b, CC_R_DATA_SCALAR, name);
-    for (int i = 0; tests && !looks && i < c->n; i++)
+    const bool itself =
+        !has(b, CC_TRAIT_CALLS_FIRST) || c->in[0] == Py_None; /* or the truth of what a function gives */
+    for (int i = 0; tests && itself && !looks && i < c->n; i++)
         if (!cc_number_truths(b->rec, c->in[i])) return stop(b, CC_R_DATA_SCALAR, name);
     if (!addresses(b)) return stop(b, CC_R_ADDRESS, name);
     if (inside && c->n > 1 && !cc_value_const(c->in[0])) cc_same_met(b->rec, c->in[1]); /* list.count */

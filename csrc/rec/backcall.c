@@ -12,6 +12,23 @@ static const char templates[] =
     "    return lambda a, b: a + b\n"
     "def drainer(f):\n"
     "    return lambda items: f([*items])\n"
+    "def ranker(ranked):\n"
+    "    return lambda items, key, reverse: [*ranked([*items], reverse)]\n"
+    "def sorter(order):\n"
+    "    def sort(items, key, reverse):\n"
+    "        items = [*items]\n"
+    "        keys = items if key is None else [key(item) for item in items]\n"
+    "        return [items[place] for place in order(keys, reverse)]\n"
+    "    return sort\n"
+    "def resorter(sort):\n"
+    "    def resort(items, key, reverse):\n"
+    "        items[:] = sort(items, key, reverse)\n"
+    "    return resort\n"
+    "def picker(place):\n"
+    "    def pick(items, key):\n"
+    "        items = [*items]\n"
+    "        return items[place([key(item) for item in items])]\n"
+    "    return pick\n"
     "def finder():\n"
     "    def find(items, o):\n"
     "        for item in items:\n"
@@ -538,14 +555,19 @@ CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *sum, PyObjec
     return CC_DONE;
 }
 
+CcGo cc_backcall_instead(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n) {
+    PyObject *of[4] = {Py_NewRef(f)}; /* rec->keep drops its reference if the recording is given up */
+    for (int i = 0; i < n; i++) of[i + 1] = in[i];
+    CcEvent one = {.kind = CC_EV_CALL, .in = of, .n = n + 1};
+    ev->result = step(rec, act, &one);
+    Py_DECREF(f);
+    return CC_DONE;
+}
+
 CcGo cc_backcall_drain(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *iterator) {
     PyObject *drainer;
-    CC_RETRY_ALLOC(drainer, Py_XNewRef(cc_backcall_around(rec, "drainer", f)));
-    PyObject *const in[] = {drainer, iterator};
-    CcEvent one = {.kind = CC_EV_CALL, .in = in, .n = 2};
-    ev->result = step(rec, act, &one);
-    Py_DECREF(drainer);
-    return CC_DONE;
+    CC_RETRY_ALLOC(drainer, cc_backcall_around(rec, "drainer", f));
+    return cc_backcall_instead(rec, act, ev, drainer, &iterator, 1);
 }
 
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n) {

@@ -145,6 +145,8 @@ int cc_callee_init(void) {
     return 0;
 }
 
+void cc_callee_add(PyObject *o, CcCalleeKind kind, const char *name) { add(identity(o), kind, 0, name); }
+
 CcCallee cc_callee_find(PyObject *callable) {
     const int64_t *place = cc_map_find(&places, identity(callable));
     if (place != NULL) return callees.at[*place];

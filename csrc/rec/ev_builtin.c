@@ -24,14 +24,26 @@ static CcGo nothing(const CcBuiltin *b) {
 /* max(v * 2 for v in d.values()): symbols among the items stay symbols in a list that is made first. */
 static bool drains(const CcBuiltin *b) {
     PyObject *o = b->c->n == 1 && b->c->kwnames == NULL ? b->c->in[0] : NULL;
-    if (o == NULL || !has(b, CC_TRAIT_DRAINS) || b->rec->hints == NULL || b->rec->hints->at.n == 0) return false;
+    if (o == NULL || b->rec->hints == NULL || b->rec->hints->at.n == 0) return false;
     return (PyGen_CheckExact(o) || cc_inside_passes_on(o)) && cc_value_origin(b->rec, o) == CC_O_FRESH;
+}
+
+/* sorted(rs), rs.sort(), max(rs, key=f): Python code orders numbers that vary. */
+static CcGo ordered(const CcBuiltin *b) {
+    if (!has(b, CC_TRAIT_CALLS_KEY) || b->c->n == 0) return CC_OK;
+    const bool orders = has(b, CC_TRAIT_ORDERS), in_place = has(b, CC_TRAIT_CHANGES);
+    if (!orders && !has(b, CC_TRAIT_DRAINS)) return CC_OK;
+    const bool computed = orders && b->rec->trace != NULL && cc_number_varies(b->rec, b->c->in[0], 4);
+    if (!in_place && !computed && drains(b)) return cc_backcall_drain(b->rec, b->act, b->ev, b->c->func, b->c->in[0]);
+    if (!orders) return cc_ordered_pick(b->rec, b->act, b->ev, b->c);
+    const bool own = !in_place || cc_value_origin(b->rec, b->c->in[0]) == CC_O_FRESH;
+    return own ? cc_ordered_sort(b->rec, b->act, b->ev, b->c, in_place) : CC_OK;
 }
 
 /* CC_DONE if the call becomes a step; C code that reads symbols in any other way makes them constants. */
 static CcGo number_symbols(const CcBuiltin *b) {
     const CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
-    if (drains(b)) return cc_backcall_drain(b->rec, b->act, b->ev, b->c->func, b->c->in[0]);
+    for (int i = 0; i < b->c->n; i++) cc_sym_fill(b->rec, b->c->in[i]);
     if (b->c->kwnames == NULL) return cc_sym_pure(b->rec, b->act, b->ev, &spec);
     cc_sym_settle_iterated(b->rec, b->c->in, b->c->n);
     return CC_OK;
@@ -284,7 +296,10 @@ static CcGo sum_before(const CcBuiltin *b) {
 }
 
 static CcGo reduce_before(const CcBuiltin *b) {
-    return sum_of(b, cc_number_whole(b->c->in[1]) && cc_number_whole(b->c->in[b->c->n - 1]));
+    PyObject *items = b->c->in[1], *with = b->c->in[b->c->n - 1];
+    const bool whole = cc_number_whole(items) && cc_number_whole(with);
+    cc_sym_fill(b->rec, items);
+    return sum_of(b, whole || (known_terms(b, items) && known_terms(b, with)));
 }
 
 static CcGo init_before(const CcBuiltin *b) {
@@ -496,6 +511,7 @@ static CcGo draw_after(const CcBuiltin *b) {
     CcCallSpec spec = cc_call_spec(b->c, b->callee->name);
     spec.flags = CC_N_EFFECT;
     spec.safe = true;
+    b->rec->trace->draws = true;
     return cc_node_add(b->rec, b->act, &spec, b->result);
 }
 
@@ -730,7 +746,8 @@ CcGo cc_builtin_before(CcRec *rec, CcAct *act, CcEvent *ev, CcCalled *c, const C
     if (has(&b, CC_TRAIT_TAKES_ITEMS) && c->n > 0) cc_builtin_will_take(rec, act, c->in[0]);
     cc_given_call(rec, c, callee);
     if (!cc_args_state(&b)) return refuse(&b);
-    CcGo go = call_back(&b);
+    CcGo go = ordered(&b);
+    if (go == CC_OK) go = call_back(&b);
     if (go == CC_OK) go = kind->symbols(&b);
     if (go == CC_OK) go = known_before(&b);
     if (go != CC_OK) return go;

@@ -631,6 +631,7 @@ static CcGo function_before(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled 
     if (go == CC_OK && cc_library_transform(f)) go = transform_before(rec, act, ev, c);
     if (go == CC_OK && cc_library_wraps(f))
         go = cc_backcall_unwrapped(rec, ev, c->func, c->in, cc_call_positional(c), c->kwnames);
+    if (go == CC_OK && cc_library_below(f)) go = cc_chance_below(rec, act, ev, c);
     if (go != CC_OK) return go;
     if (!cc_library_recorded(f)) return break_at_library(rec, act, ev, f);
     cc_param_call(rec, f);

@@ -78,6 +78,7 @@ CcGo cc_match_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->arg == CC_INSN_MATCH_CLASS) return class_before(rec, act, ev);
     if (cc_tens_is(o)) return cc_rec_break(rec, act, CC_R_TENSOR_ITER, "match");
     if (cc_value_dirty(rec, o) != CC_DIRTY_NO) return cc_rec_break(rec, act, CC_R_DIRTY_READ, cc_type_name(o));
+    cc_sym_fill(rec, o);
     if (cc_value_base(Py_TYPE(o)) != &PyBaseObject_Type && !cc_inside_guard(rec, o, 1))
         return cc_rec_break(rec, act, CC_R_UNKNOWN_TYPE, cc_type_name(o));
     return CC_OK;

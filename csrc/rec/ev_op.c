@@ -468,6 +468,7 @@ static CcGo next_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
 static CcGo unpack_before(CcRec *rec, CcAct *act, const CcEvent *ev) {
     PyObject *o = ev->in[0];
     if (cc_tens_is(o)) return tensor_iter_before(rec, act, o);
+    if (!PyDict_Check(o)) cc_sym_fill(rec, o); /* a, *rest = o: a list of its items */
     if (cc_value_unknown(rec, o)) return cc_rec_break(rec, act, CC_R_UNKNOWN_VALUE, cc_type_name(o));
     if (PyIter_Check(o)) return next_before(rec, act, ev);
     if (cc_op_python_method(o, "__iter__")) return CC_OK;
@@ -531,7 +532,9 @@ CcGo cc_op_before(CcRec *rec, CcAct *act, CcEvent *ev) {
     case CC_EV_CONTAINS: return cc_item_contains_before(rec, act, ev);
     case CC_EV_TRUTH: return truth_before(rec, act, ev);
     case CC_EV_TUPLE: cc_sym_fill(rec, ev->in[0]); return cc_op_iter(rec, act, ev, false);
-    case CC_EV_ITER: return cc_op_iter(rec, act, ev, false);
+    case CC_EV_ITER:
+        if (!PyDict_Check(ev->in[0])) cc_sym_fill(rec, ev->in[0]); /* C code reads a dict's keys only */
+        return cc_op_iter(rec, act, ev, false);
     case CC_EV_SEND: cc_finalizers_delegates(rec, act, ev->in[0]); return next_before(rec, act, ev);
     case CC_EV_NEXT: return next_before(rec, act, ev);
     case CC_EV_UNPACK: return unpack_before(rec, act, ev);

@@ -2,7 +2,22 @@
  * recorder does not know; one break at the call is clearer and cheaper than several inside it. */
 #include "rec_events.h"
 
-enum { RECORDED, PURE, OF_CLASS, NODE, WHOLE, DEVICE, LISTED, UNBROKEN, THROUGH, HANDED, KEEPS, UNWRAPPED, TRANSFORM };
+enum {
+    BELOW,
+    RECORDED,
+    PURE,
+    OF_CLASS,
+    NODE,
+    WHOLE,
+    DEVICE,
+    LISTED,
+    UNBROKEN,
+    THROUGH,
+    HANDED,
+    KEEPS,
+    UNWRAPPED,
+    TRANSFORM
+};
 
 static const struct {
     int kind;
@@ -85,6 +100,12 @@ static bool listed_behind_wrapper(int kind, PyFunctionObject *func) {
     const PyCodeObject *co = (PyCodeObject *)behind_wrapper(func)->func_code;
     const char *path = path_of(co);
     return path != NULL && listed(kind, co, path, strlen(path));
+}
+
+bool cc_library_below(PyFunctionObject *func) {
+    const PyCodeObject *co = (PyCodeObject *)func->func_code;
+    const char *path = path_of(co);
+    return path != NULL && in_folder(path) && listed(BELOW, co, path, folder_n);
 }
 
 bool cc_library_node(PyFunctionObject *func) { return listed_behind_wrapper(NODE, func); }

@@ -767,6 +767,7 @@ void cc_trace_free(CcTrace *t) {
     cc_vec_free(&t->adopted);
     cc_vec_free(&t->deleted);
     cc_vec_free(&t->written);
+    cc_vec_free(&t->ahead);
     cc_vec_free(&t->born);
     free_actions(t->node.at, t->node.n);
     cc_vec_free(&t->node);

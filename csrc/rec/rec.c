@@ -674,7 +674,7 @@ CcGo cc_rec_after(CcRec *rec, CcAct *act, CcEvent *ev) {
 
 int cc_rec_init(void) {
     if (cc_scope_init() < 0 || cc_attr_init() < 0 || cc_dunder_init() < 0 || cc_call_init() < 0 ||
-        cc_callee_init() < 0 || cc_library_init() < 0 || cc_uncalled_init() < 0)
+        cc_callee_init() < 0 || cc_ordered_init() < 0 || cc_library_init() < 0 || cc_uncalled_init() < 0)
         return -1;
     return cc_opaque_init() < 0 ? -1 : cc_intrin_init();
 }

@@ -233,6 +233,7 @@ typedef struct CcTrace {
     CC_VEC(CcSymRange) range; /* bounds of sizes, where known */
     CC_VEC(CcSymSource) number;
     CC_VEC(CcSymStep) step; /* in order */
+    CC_VEC(int) ahead;      /* guards of ints (DRAW) that a run draws before it begins, in order */
     CC_VEC(struct CcSymbol {
         PyObject *value; /* strong: the recorded one */
         bool late;       /* known only after nodes have run, not before the first one */
@@ -267,6 +268,7 @@ typedef struct CcTrace {
     bool lasting;        /* ... and does more than draw from the CPU's default generator, whose state can be restored */
     bool raises;         /* a node may raise */
     bool python;         /* a node has a kernel in Python (CC_KERNEL_PYTHON) */
+    bool draws;          /* a node draws from a generator of Python (random.random) */
     bool other_autocast; /* sets autocast's state on a device without a row in mode.def */
     int ops;             /* nodes that are tensor ops */
     /* guards of generators that a run replaces or drops: cc_generator_retire */

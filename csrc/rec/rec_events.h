@@ -167,6 +167,8 @@ CcGo cc_backcall_missing(CcRec *rec, CcEvent *ev, PyObject *factory);
 /* Perform sum() and functools.reduce(): CC_DONE, or CC_OK to let C code do it. */
 CcGo cc_backcall_sum(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *sum, PyObject *const *in, int n);
 CcGo cc_backcall_reduce(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *const *in, int n);
+/* Calls f, which a template has made, in place of the C function of the event. At most 3 arguments. CC_DONE */
+CcGo cc_backcall_instead(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *const *in, int n);
 /* f(list(iterator)), in Python code that is recorded */
 CcGo cc_backcall_drain(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *f, PyObject *iterator);
 /* list.remove() on a list from outside: decides now which item is removed, because the operands of the comparisons may
@@ -250,6 +252,14 @@ int cc_call_positional(const CcCalled *c);
 bool cc_call_any_tensor(const CcCalled *c, int depth);
 CcCallSpec cc_call_spec(const CcCalled *c, const char *name);
 
+/* ---- chance.c: Random._randbelow(n); CC_OK: it can't be drawn ahead ---- */
+CcGo cc_chance_below(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
+
+/* ---- ordered.c: sorted(items), list.sort() and max(items, key=f) of numbers that vary; CC_OK: C code does it ---- */
+CC_MUST int cc_ordered_init(void);
+CcGo cc_ordered_sort(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, bool in_place);
+CcGo cc_ordered_pick(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
+
 /* ---- args.c: guards on the operands of a callable that has a row ---- */
 typedef struct CcBuiltin {
     CcRec *rec;
@@ -317,10 +327,13 @@ CC_BORROW PyObject *cc_callee_unbound(PyObject *callable);
 /* The same for a builtin class method of a class, such as dict.fromkeys. */
 CC_BORROW PyObject *cc_callee_class_method(PyObject *callable);
 CC_MUST int cc_callee_init(void);
+/* A C function of the recorder's own, which templates call. */
+void cc_callee_add(PyObject *o, CcCalleeKind kind, const char *name);
 /* Whether a Python function is recorded: all except functions of standard-library modules without a row in
  * library.def. */
 bool cc_library_recorded(PyFunctionObject *func);
 bool cc_library_node(PyFunctionObject *func);
+bool cc_library_below(PyFunctionObject *func);
 bool cc_library_transform(PyFunctionObject *func);
 bool cc_library_device(PyFunctionObject *func);
 bool cc_library_listed(PyFunctionObject *func);

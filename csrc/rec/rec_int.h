@@ -622,6 +622,8 @@ void cc_sym_resized(CcRec *rec, int guard, PyObject *tensor); /* it has symbolic
 /* A source gave this number. True: it is or will be a symbol, and Python code gets a separate object. */
 bool cc_sym_wanted(CcRec *rec, int guard, PyObject *number);
 void cc_sym_written(CcRec *rec, int guard); /* this source now gives another number */
+/* the symbol for an int that a run draws ahead (chance.c) */
+CC_NEW PyObject *cc_sym_drawn(CcRec *rec, int guard, PyObject *value);
 /* late: nodes compute it */
 CC_NEW PyObject *cc_sym_new(CcRec *rec, PyObject *value, bool late);
 /* a tuple of items with symbols, or a torch.Size if `like` is one */

@@ -112,6 +112,8 @@ static PyObject *record_step(CcRec *rec, CcAct *act, const CcCallSpec *spec, PyO
     CcTrace *t = rec->trace;
     const bool items = numbers_only(result);
     bool known = items || cc_value_const(result);
+    if (spec->form == CC_F_CALL && cc_same_nan(result))
+        known = false; /* max(): it may be an operand, whose identity counts */
     /* a number read by a break varies between calls: once a step's guard on it fails, it becomes a symbol */
     for (int i = 0; known && i < spec->n; i++) {
         known = cc_number_read(rec, spec->in[i], 3);

@@ -88,6 +88,7 @@ static void make_rigid(CcRec *rec, const char *why) {
     CcTrace *t = rec->trace;
     cc_log_add(CC_LOG_RIGID, "%s: sizes and numbers are constants: %s",
                rec->root != NULL ? PyUnicode_AsUTF8(rec->root->func_qualname) : "behind a break", why);
+    if (t->ahead.n > 0 && rec->hints != NULL) rec->hints->constant = true;
     for (int i = 0; i < t->resized.n; i++) t->guards.g.at[t->resized.at[i]].dynamic = 0;
     for (int i = 0; i < t->number.n; i++)
         cc_guard_check(&t->guards, t->number.at[i].guard, CC_CHK_VALUE, t->symbol.at[t->number.at[i].symbol].value);

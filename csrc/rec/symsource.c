@@ -182,6 +182,8 @@ static PyObject *from_source(CcRec *rec, int guard, PyObject *value) {
     return cc_sym_new(rec, value, false);
 }
 
+PyObject *cc_sym_drawn(CcRec *rec, int guard, PyObject *value) { return from_source(rec, guard, value); }
+
 /* Does the kernel of the bound op read this operand as a number, in each call? */
 static bool reads_number(const CcBound *bound, PyObject *result, int operand) {
     CcOperand in[CC_BOUND_MAX];
@@ -502,6 +504,41 @@ static void take_items(CcRec *rec, const CcEvent *ev) {
     }
 }
 
+static bool is_item(PyObject *tuple, PyObject *o) {
+    bool is = false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) is = is || PyTuple_GET_ITEM(tuple, i) == o;
+    return is;
+}
+
+/* The pending number that is this object; -1: none is, or several are, as CPython's cached ints may be. */
+static int pending_as(const CcRec *rec, const PyObject *o) {
+    int at = -1;
+    for (int i = 0; i < rec->pending.n; i++) {
+        if (rec->pending.at[i].object != o) continue;
+        if (at >= 0 && rec->pending.at[at].guard != rec->pending.at[i].guard) return -1;
+        at = i;
+    }
+    return at;
+}
+
+/* A class pattern: the tuple of attributes gets symbols for its numbers. Those that __match_args__ lists and the pattern
+ * does not read stay symbols, too. */
+static void take_matched(CcRec *rec, const CcEvent *ev) {
+    PyObject *tuple = ev->result;
+    if (tuple == NULL || !PyTuple_CheckExact(tuple)) return;
+    for (int i = rec->pending.n - 1; i >= 0; i--)
+        if (i < rec->pending.n && !is_item(tuple, rec->pending.at[i].object))
+            cc_sym_unread(rec, rec->pending.at[i].guard);
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(tuple); k++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, k);
+        const int at = pending_as(rec, item), guard = at >= 0 ? rec->pending.at[at].guard : -1;
+        if (at < 0) continue;
+        PyTuple_SET_ITEM(tuple, k, take_pending(rec, at));
+        while (pending_as(rec, item) >= 0) cc_sym_unread(rec, guard); /* both a place of __match_args__ and a keyword */
+        Py_DECREF(item);
+    }
+}
+
 /* Pending numbers from index `first` on belong to this event: the last one is its result, the others were content that
  * C code read. */
 void cc_sym_after(CcRec *rec, CcEvent *ev, int first) {
@@ -510,6 +547,7 @@ void cc_sym_after(CcRec *rec, CcEvent *ev, int first) {
     if (last >= first && ev->result != NULL && rec->pending.at[last].object == ev->result)
         Py_SETREF(ev->result, take_pending(rec, last));
     if (ev->kind == CC_EV_UNPACK) take_items(rec, ev);
+    if (ev->kind == CC_EV_MATCH) take_matched(rec, ev);
     cc_sym_drop_pending(rec);
     /* shape[1:], shape + (4,): a torch.Size with symbols in it is not constant */
     if (ev->result != NULL && Py_TYPE(ev->result) == cc_tens_size_type() && cc_sym_within(rec, ev->result, 1) &&
