@@ -168,10 +168,11 @@ static int ops_of_eager(const CcNode *n) {
     return cc_op_is_view(n->op) ? 0 : 1;
 }
 
-static bool is_worth(const CcGraph *g, const CcStage *s) {
+/* scale: how many times as many ops as usual it has to save */
+static bool is_worth(const CcGraph *g, const CcStage *s, int scale) {
     int ops = 0;
     for (int i = 0; i < s->node.n; i++) ops += ops_of_eager(&g->node.at[s->node.at[i]]);
-    return ops >= (has_gradient(g, s) ? LEAST_OPS : LEAST_PLAIN);
+    return ops >= scale * (has_gradient(g, s) ? LEAST_OPS : LEAST_PLAIN);
 }
 
 static void give_to_host(const CcStage *s, bool *host) {
@@ -179,7 +180,7 @@ static void give_to_host(const CcStage *s, bool *host) {
 }
 
 /* Gives views at borders, or a whole stage, to the host. False: nothing was given. */
-static bool refuse_stages(const CcGraph *g, const CcStages *cut, bool *host) {
+static bool refuse_stages(const CcGraph *g, const CcStages *cut, int scale, bool *host) {
     bool any = false;
     for (int i = 0; i < cut->stage.n; i++) {
         const CcStage *s = &cut->stage.at[i];
@@ -189,7 +190,7 @@ static bool refuse_stages(const CcGraph *g, const CcStages *cut, bool *host) {
             if (!cc_op_is_view(g->node.at[def].op)) continue;
             any = host[def] = true;
         }
-        if (has_view_result(g, s) || is_worth(g, s)) continue;
+        if (has_view_result(g, s) || is_worth(g, s, scale)) continue;
         give_to_host(s, host);
         any = true;
     }
@@ -317,10 +318,24 @@ static bool prepare(const CcTraining *t, Stage *s, int *refused) {
     return s->forward != NULL;
 }
 
+/* Each stage's graphs have tables of all values (about 500 bytes each): a loop over 500 samples of audio, of 16,000 nodes
+ * and 500 stages, would take 4 GB. */
+static bool is_too_large(const CcTraining *t) {
+    enum { MOST = 1 << 19 };
+    int64_t n = 0;
+    for (int i = 0; i < t->cut.stage.n; i++) n += t->cut.stage.at[i].node.n > 0;
+    return n * t->graph->val.n > MOST;
+}
+
 static void cut_graph(CcTraining *t, bool *host) {
+    int scale = 1;
     give_views_to_host(t->graph, host);
     cc_stage_split(t->graph, host, &t->cut);
-    while (refuse_stages(t->graph, &t->cut, host)) {
+    for (bool any; (any = refuse_stages(t->graph, &t->cut, scale, host)) || is_too_large(t);) {
+        if (!any && scale == 1)
+            cc_log_add(CC_LOG_FALLBACK, "segment %d: %d stages of a graph of %d values: small ones are left to torch",
+                       t->id, t->cut.stage.n, t->graph->val.n);
+        if (!any) scale *= 2;
         give_views_to_host(t->graph, host);
         cc_stage_free(&t->cut);
         cc_stage_split(t->graph, host, &t->cut);
