@@ -293,12 +293,22 @@ static CcGo node_of_operator(CcRec *rec, CcAct *act, const CcEvent *event) {
     return go;
 }
 
+/* tensor == "text", None != tensor: the classes of both decline, so that the instruction compares addresses.
+ * look_at_operators() has guarded the tensor's class; a constant's value is guarded where it is read. */
+static bool declined(const CcEvent *ev) {
+    if (ev->kind != CC_EV_COMPARE || (ev->arg != Py_EQ && ev->arg != Py_NE)) return false;
+    const int other = cc_tens_is(ev->in[0]) ? 1 : 0;
+    return cc_tens_plain(ev->in[1 - other]) && cc_value_const(ev->in[other]) &&
+           ev->result == (ev->arg == Py_NE ? Py_True : Py_False);
+}
+
 static CcGo operator_after(CcRec *rec, CcAct *act, const CcEvent *ev) {
     if (ev->result == NULL) /* whether it raises may depend on data */
         return operand_tensor(ev) || cc_op_symbolic(rec, ev)
                    ? cc_rec_poison(rec, act, CC_R_TENSOR_VALUE, "an operation that raises")
                    : CC_OK;
     if (python_operand(rec, ev) && cc_value_origin(rec, ev->result) != CC_O_UNKNOWN) return CC_OK;
+    if (declined(ev)) return CC_OK;
     if (operand_tensor(ev) || (cc_op_symbolic(rec, ev) && ev->kind != CC_EV_COMPARE)) {
         const bool done = rec->trace->graph->node.n != cc_rec_frame(rec, act)->call_nodes;
         return done ? CC_OK : node_of_operator(rec, act, ev); /* done: Python code has recorded the nodes */
