@@ -546,6 +546,22 @@ def test_lists_of_tensors_some_of_which_require_gradients(name, dtype):
          no_grad=False, raises=True, hit=False)  # fmt: skip
 
 
+@torch.compiler.disable
+def fresh_partial(x):
+    return functools.partial(torch.add, x)
+
+
+def test_a_dict_that_exists_once_it_is_read():
+    """A break gives a partial whose __dict__ nobody has asked for yet, as functools.update_wrapper does (in Pyro)."""
+
+    def f(x):
+        made = fresh_partial(x)
+        made.__dict__.update({"name": 1})
+        return made(1), made.name, fresh_partial(x).__dict__
+
+    same(f, t(3), calls=5)
+
+
 def test_is_compiling_takes_no_argument():
     compiled = ccompile.compile(lambda x: (torch.compiler.is_compiling(x), x + 1))
     for _ in range(3):

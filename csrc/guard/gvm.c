@@ -22,13 +22,14 @@ static PyObject *read_member(PyObject *descr, PyObject *object) {
     return v;
 }
 
-/* A new function gets its dict when code first asks for it, as functools.wraps does. */
+/* A new function or partial gets its dict when code first asks for it, as functools.update_wrapper does. */
 static PyObject *dict_of(const CcGuard *g, PyObject *o) {
     PyObject *dict = cc_obj_dict(o);
-    if (dict != NULL || !PyFunction_Check(o) || g->check != CC_CHK_TYPE) return dict;
-    dict = PyDict_New();
+    if (dict != NULL || g->check != CC_CHK_TYPE || !cc_obj_may_have_dict(o)) return dict;
+    dict = PyObject_GenericGetDict(o, NULL);
     if (dict == NULL) cc_raised_clear();
-    return ((PyFunctionObject *)o)->func_dict = dict;
+    Py_XDECREF(dict); /* the object holds it */
+    return dict;
 }
 
 /* A negative index counts from the end. */
