@@ -535,3 +535,29 @@ def test_transformers():
         return found
 
     alike(run(False), run(True), rtol=1e-3, atol=1e-5)
+
+
+def test_the_backward_of_the_recording_call_takes_the_path_of_its_forward():
+    """Transformers' mixtures of experts choose their products by torch.compiler.is_compiling(); torch raises if the second run of the
+    function saves other tensors than the first."""
+
+    class Asking(Block):
+        def forward(self, x):
+            return super().forward(x * 2.0 if torch.compiler.is_compiling() else x.sin().exp())
+
+    torch.manual_seed(0)
+    model = Blocks(block=Asking)
+    fn, doubled = ccompile.compile(model), ccompile.compile(Blocks(lambda block, x: block(x), block=Asking))
+    doubled.load_state_dict(model.state_dict())
+    found = []
+    for f in (fn, doubled):
+        x = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+        for _ in range(3):
+            torch.manual_seed(2)
+            y = f(x)
+            y.sum().backward()
+            found.append([y, *[p.grad.clone() for p in f.parameters()]])
+            assert not torch.compiler.is_compiling()
+            f.zero_grad()
+    for got, want in zip(found[:3], found[3:], strict=True):
+        alike(got, want, rtol=1e-3, atol=1e-5)

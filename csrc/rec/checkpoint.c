@@ -10,8 +10,10 @@
 /* What torch calls in place of the function: while the call records, and again in its backward. */
 typedef struct Passage {
     CcObserver *obs;
+    const CcRec *rec;
     PyObject *function, *through; /* through: the template, until the recording has called it */
     bool paused;                  /* whether the hook was paused before the checkpoint */
+    bool told;                    /* the function ran as code that is being compiled */
 } Passage;
 
 static const char CAPSULE[] = "ccompile.checkpoint";
@@ -32,23 +34,39 @@ static PyObject *record(Passage *p, PyObject *const *args, Py_ssize_t n, PyObjec
     p->through = NULL;
     cc_hook_pause(p->obs, p->paused);
     PyObject *r = PyObject_Vectorcall(through, in, (size_t)n + 1, kwnames);
+    p->told = !p->obs->dead || cc_rec_told(p->rec);
     cc_hook_pause(p->obs, true);
     Py_DECREF(through);
     free(in);
     return r;
 }
 
+static PyObject *answer_again(CcObserver *obs, PyObject *func) {
+    (void)obs;
+    return cc_intrin_answer(func);
+}
+
+/* Calls the function as torch's backward does. What it asked while it was recorded (is_compiling) gets the same answers, or
+ * it might take another path, and torch raises if other tensors are saved. */
+static PyObject *repeat(const Passage *p, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    CcObserver obs = {.dead = true, .answer = answer_again};
+    if (p->told && cc_hook_arm(&obs) < 0) return NULL;
+    PyObject *r = PyObject_Vectorcall(p->function, args, (size_t)n, kwnames);
+    if (p->told) cc_hook_disarm(&obs);
+    return r;
+}
+
 static PyObject *pass(PyObject *capsule, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
     Passage *p = PyCapsule_GetPointer(capsule, CAPSULE);
     if (p->through != NULL) return record(p, args, n, kwnames);
-    return PyObject_Vectorcall(p->function, args, (size_t)n, kwnames);
+    return repeat(p, args, n, kwnames);
 }
 
 static PyMethodDef PASS = {"checkpointed", (PyCFunction)(void (*)(void))pass, METH_FASTCALL | METH_KEYWORDS, NULL};
 
-static PyObject *new_passage(CcAct *act, PyObject *function, PyObject *through) {
+static PyObject *new_passage(CcAct *act, const CcRec *rec, PyObject *function, PyObject *through) {
     Passage *p = cc_mem_get(sizeof *p);
-    *p = (Passage){.obs = act->obs, .function = Py_NewRef(function), .through = Py_NewRef(through)};
+    *p = (Passage){.obs = act->obs, .rec = rec, .function = Py_NewRef(function), .through = Py_NewRef(through)};
     PyObject *capsule = PyCapsule_New(p, CAPSULE, free_passage);
     if (capsule == NULL) {
         Py_DECREF(function);
@@ -62,10 +80,11 @@ static PyObject *new_passage(CcAct *act, PyObject *function, PyObject *through) 
 }
 
 /* The real checkpoint, with the recorded call inside; the code of torch around it is not recorded. */
-static PyObject *perform(CcAct *act, PyObject *checkpoint, PyObject *through, PyObject *const *in, int n,
-                         PyObject *kwnames) {
+static PyObject *perform(const CcRec *rec, CcAct *act, PyObject *checkpoint, PyObject *through, PyObject *const *in,
+                         int n, PyObject *kwnames) {
     const int all = n + cc_obj_count(kwnames);
-    PyObject *f = new_passage(act, in[0], through), **with = cc_mem_get(sizeof *with * ((size_t)all + 1)), *r = NULL;
+    PyObject *f = new_passage(act, rec, in[0], through), **with = cc_mem_get(sizeof *with * ((size_t)all + 1)),
+             *r = NULL;
     if (f != NULL) {
         Passage *p = PyCapsule_GetPointer(PyCFunction_GET_SELF(f), CAPSULE);
         memcpy(with, in, sizeof *with * (size_t)all);
@@ -183,7 +202,7 @@ static CcGo call_with_gradients(CcRec *rec, CcAct *act, CcEvent *ev, PyObject *c
         rec->before_checkpoint = rec->prov.n;
         rec->wrote_outside = false;
     }
-    ev->result = perform(act, checkpoint, through, in, positional, kwnames);
+    ev->result = perform(rec, act, checkpoint, through, in, positional, kwnames);
     if (rec->trace != trace) return CC_DONE; /* the recording was given up inside */
     rec->checkpoint = outer;
     if (only_computes(rec, first, n_effects)) note_closure(rec, act, in[0]);
