@@ -47,6 +47,9 @@ void *cc_arena_alloc(CcArena *arena, size_t n) {
 void *cc_vec_grow(void *at, int *cap, int need, size_t item) {
     int n = *cap > 0 ? *cap : 8;
     while (n < need) n *= 2;
+#ifdef __SANITIZE_ADDRESS__
+    n = need; /* each push moves the array, so that a pointer to an item that is held across one is always found */
+#endif
     at = cc_mem_grow(at, (size_t)n * item);
     *cap = n;
     return at;

@@ -469,10 +469,14 @@ static bool inner(Adjoint *a, const CcNode *n) {
     t.size[0] = type_of(a, p)->size[0];
     t.size[1] = type_of(a, q)->size[0];
     const int d = cc_adjoint_reshaped(a, g, &t);
-    if (a->wanted[x]) cc_adjoint_add(a, x, cc_adjoint_reshaped(a, cc_adjoint_product(a, d, q, x), type_of(a, x)));
-    if (a->wanted[y])
-        cc_adjoint_add(a, y,
-                       cc_adjoint_reshaped(a, cc_adjoint_product(a, cc_adjoint_transposed(a, d), p, y), type_of(a, y)));
+    if (a->wanted[x]) { /* a type moves when a node is made: it is asked for afterwards */
+        const int dx = cc_adjoint_product(a, d, q, x);
+        cc_adjoint_add(a, x, cc_adjoint_reshaped(a, dx, type_of(a, x)));
+    }
+    if (a->wanted[y]) {
+        const int dy = cc_adjoint_product(a, cc_adjoint_transposed(a, d), p, y);
+        cc_adjoint_add(a, y, cc_adjoint_reshaped(a, dy, type_of(a, y)));
+    }
     return true;
 }
 
