@@ -241,6 +241,7 @@ def reductions():
         yield op, lambda x, y, e, _, p=p: F.pairwise_distance(x, y, p, e, True), ("t", "t", 1e-3, 1)
     for d in (1, 0):
         yield "cosine_similarity", lambda x, y, _, e, d=d: F.cosine_similarity(x, y, d, e).unsqueeze(d), ("t", "t", 2 - d, 1e-3)
+    yield "batch_centre", lambda x, _, m: m.sign() + x.mean(0, True), ("t", 2, "r")
     yield "batch_spread", lambda x, _, m: (x - m).square().mean(0, True), ("t", 2, "r")
     for w, b in (("w", "w"), (None, None)):
         yield "layer_norm", lambda x, _, w, b, e: F.layer_norm(x, x.shape[-1:], w, b, e), ("t", 1, w, b, 1e-3)

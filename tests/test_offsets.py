@@ -1,6 +1,6 @@
 """Norms and variances of elements far from 0: about as exact as eager's, whose statistics are sums in double or Welford's. Kernels
 add in the dtype of the elements; what rounds off the mean must not look like a variance: rows of 12345.678 are zeros once
-normalised. The mean of a contiguous batch norm in training is not among the cases (docs/limits.md)."""
+normalised."""
 
 import itertools
 
@@ -29,6 +29,7 @@ CASES = {
     "instance_norm": (lambda x, w, b: F.instance_norm(x), (2, 8, 13, 13)),
     "batch_norm, channels last": (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), (4, 32, 24, 24)),
     "batch_norm, statistics": (batch_norm, (4, 6, 9, 9)),
+    "batch_norm, long lines": (batch_norm, (4, 3, 5000)),
     "rms_norm": (lambda x, w, b: F.rms_norm(x, x.shape[-1:], w), (4, 768)),
     "var": (lambda x, w, b: x.var(-1), (8, 768)),
     "std": (lambda x, w, b: x.std(-1), (8, 768)),

@@ -1,7 +1,7 @@
 /* batch: splits batch norms in training into statistics of the batch, writes of the running statistics, and the
  * normalisation, whose derivative takes into account that it moves the statistics:
  *
- *   y = batch_norm_train(x, w, b, r, q)   ->   m = batch_mean(x)   v = batch_spread(x, m)
+ *   y = batch_norm_train(x, w, b, r, q)   ->   n = batch_mean(x)   m = batch_centre(x, n)   v = batch_spread(x, n)
  *                                              running(r, m)   running(q, v)   y = batch_normed(x, w, b, m, v) */
 #include "grad_int.h"
 
@@ -79,8 +79,10 @@ static void split(CcGraph *g, int node, const CcIn_batch_norm_train *in) {
     const CcType x = g->val.at[in->x.value].type, one = channels(&x), flat = vector(&x);
     const double count = (double)(cc_type_numel(&x) / x.size[1]);
     const int first = g->node.n;
-    const int mean = make(&a, batch_mean, &one, .x = in->x, .dims = int_of(dims_of(&x)));
-    const int var = make(&a, batch_spread, &one, .x = in->x, .dims = int_of(dims_of(&x)), .mean = value_of(mean));
+    const CcOperand dims = int_of(dims_of(&x));
+    const CcOperand near = value_of(make(&a, batch_mean, &one, .x = in->x, .dims = dims));
+    const int mean = make(&a, batch_centre, &one, .x = in->x, .dims = dims, .mean = near);
+    const int var = make(&a, batch_spread, &one, .x = in->x, .dims = dims, .mean = near);
     const int m = make(&a, view, &flat, .x = value_of(mean)), v = make(&a, view, &flat, .x = value_of(var));
     for (int i = first; i < g->node.n; i++) g->node.at[i].origin = g->node.at[node].origin;
     if (in->mean.kind == CC_IN_VALUE) {

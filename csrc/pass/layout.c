@@ -56,7 +56,8 @@ static bool any_strides(const Layout *w, const CcNode *n, int k) {
     case CC_K_POOL:
     case CC_K_RESAMPLE: return k <= 0;
     case CC_K_REDUCE:
-        return k >= 0 && (n->op == CC_OP_batch_mean || n->op == CC_OP_batch_spread || (k == 0 && shrinks(w, n)));
+        return k >= 0 && (n->op == CC_OP_batch_mean || n->op == CC_OP_batch_centre || n->op == CC_OP_batch_spread ||
+                          (k == 0 && shrinks(w, n)));
     default: return n->op == CC_OP_batch_norm && k <= 0;
     }
 }

@@ -1,13 +1,15 @@
 /* moments: norms by statistics of their input, for pass/expand.c.
  *
- *   y = batch_norm(x), train   ->   m = batch_mean(x); v = batch_spread(x, m); y = norm_by(x, m, v); running(mean, m) ...
+ *   y = batch_norm(x), train   ->   n = batch_mean(x); m = batch_centre(x, n); v = batch_spread(x, n);
+ *                                   y = norm_by(x, m, v); running(mean, m) ...
  *
  * A channels-last group norm starts from the statistics of single channels: a group has few channels, so reducing
  * over groups would use short vectors; and with all channels in a row, the convolutions around it stay channels-last
  * (pass/layout.c).
  *
- *   y = group_norm(x)   ->   m, v as above, per sample; M = batch_mean(m); V = batch_mean(v) + batch_spread(m, M), over
- *                            the channels of a group; y = norm_by(x, M, V) */
+ *   y = group_norm(x)   ->   m = batch_mean(x); v = batch_spread(x, m), per sample; M = batch_mean(m);
+ *                            V = batch_mean(v) + batch_spread(m, M), over the channels of a group;
+ *                            y = norm_by(x, M, V) */
 #include "pass_int.h"
 
 /* ------------------------------------------------------------------ batch and instance norm that update statistics */
@@ -97,9 +99,11 @@ bool cc_moments_make(Parts *p) {
         count *= x.size[d];
         dims |= INT64_C(1) << (x.ndim - 1 - d);
     }
-    value[0] = cc_parts_make(p, batch_mean, -1, &t.stat, .x = in, .dims = int_of(dims));
+    const CcOperand rough = cc_parts_make(p, batch_mean, -1, &t.stat, .x = in, .dims = int_of(dims));
+    const CcOperand near = together ? rough : window(p, rough, t.stat);
+    value[0] = cc_parts_make(p, batch_centre, -1, &t.stat, .x = in, .dims = int_of(dims), .mean = near);
+    value[1] = cc_parts_make(p, batch_spread, -1, &t.stat, .x = in, .dims = int_of(dims), .mean = near);
     const CcOperand mean = together ? value[0] : window(p, value[0], t.stat);
-    value[1] = cc_parts_make(p, batch_spread, -1, &t.stat, .x = in, .dims = int_of(dims), .mean = mean);
     const CcOperand spread = together ? value[1] : window(p, value[1], t.stat);
     const CcOperand weight = cc_norms_see(p->g, t.in.weight, x.ndim, 0),
                     bias = cc_norms_see(p->g, t.in.bias, x.ndim, 0);
