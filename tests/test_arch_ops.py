@@ -27,8 +27,9 @@ FAMILY = """
 #include "run_int.h"
 
 typedef struct Sort {
-    int from, to;
-    int64_t at, n;
+    CcSlot from;
+    int to;
+    int64_t n;
 } Sort;
 
 static bool can(const CcGraph *g, int node) {
@@ -44,8 +45,8 @@ static void *build(const CcGraph *g, const int *chain, int n, CcArena *arena, Cc
         return NULL;
     }
     const CcNode *node = &g->node.at[chain[0]];
-    *s = (Sort){.from = cc_prim_operand(g, node, 0)->value, .to = node->out0, .n = g->val.at[node->out0].type.size[0]};
-    s->at = cc_prim_base(g, &s->from);
+    *s = (Sort){{cc_prim_operand(g, node, 0)->value, 0}, node->out0, g->val.at[node->out0].type.size[0]};
+    cc_prim_settle(g, &s->from);
     return s;
 }
 
@@ -56,7 +57,7 @@ static int ascending(const void *a, const void *b) {
 
 static int run(const void *work, const CcHost *host, CcErr *err) {
     const Sort *s = work;
-    const void *from = cc_prim_data(host, s->from, s->at);
+    const void *from = cc_prim_data(host, s->from);
     void *to = from ? host->make(host->ctx, s->to) : NULL;
     if (!to) return cc_err_set(err, CC_E_HOST, "no memory for value %d", s->to);
     memcpy(to, from, sizeof(float) * (size_t)s->n);

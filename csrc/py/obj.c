@@ -40,7 +40,8 @@ void cc_obj_hide_frame(void) {
         if (cc_obj_is_ours(co)) {
             traceback = Py_XNewRef((PyObject *)tb->tb_next);
             /* 3.14's PyErr_Restore keeps the exception's own traceback if it is given none. */
-            if (traceback == NULL && PyExceptionInstance_Check(value)) (void)PyException_SetTraceback(value, Py_None);
+            if (traceback == NULL && value != NULL && PyExceptionInstance_Check(value))
+                (void)PyException_SetTraceback(value, Py_None);
             Py_DECREF(tb);
         }
         Py_DECREF(co);

@@ -1,5 +1,4 @@
-/* C code that calls back. This file performs sum() and functools.reduce() step by step, so that the recorder sees the C
- * functions they call. Others (map, sorted ...) get Python wrappers for C callbacks. */
+/* C code that calls back is performed step by step (sum, reduce), or gets Python wrappers for its C callbacks (map). */
 #include "rec_events.h"
 
 /* ------------------------------------------------------------------ callbacks */
@@ -327,15 +326,14 @@ static CcGo join(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *
     return made != NULL ? cc_backcall_perform(ev, made, in, 1) : CC_OK;
 }
 
-/* torch._foreach_neg gives all results a gradient if one tensor of the lists requires it, and then takes no integers. The
- * ops of each tensor give one to those that need it. Is that the same here? */
+/* torch._foreach_neg gives all results a gradient, and takes no integers, if one tensor requires it. So do ops of each? */
 static bool requires_alike(CcRec *rec, PyObject *const *in, int n, Py_ssize_t tensors) {
     Py_ssize_t differentiated = 0;
     for (Py_ssize_t k = 0; k < tensors; k++) {
         bool requires = false;
         for (int i = 0; i < n; i++) {
-            const bool list = PyList_CheckExact(in[i]) || PyTuple_CheckExact(in[i]);
-            PyObject *o = list ? PySequence_Fast_GET_ITEM(in[i], k) : in[i];
+            PyObject *o =
+                PyList_CheckExact(in[i]) || PyTuple_CheckExact(in[i]) ? PySequence_Fast_GET_ITEM(in[i], k) : in[i];
             requires = cc_opaque_differentiates(rec, &o, 1) || requires;
         }
         differentiated += requires;
@@ -346,10 +344,9 @@ static bool requires_alike(CcRec *rec, PyObject *const *in, int n, Py_ssize_t te
 CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *in, int n, PyObject *kwnames) {
     enum { MOST = 4 };
     bool in_place, value;
-    if (PyCFunction_Check(f) && strcmp(((PyCFunctionObject *)f)->m_ml->ml_name, "broadcast_tensors") == 0)
-        return broadcast(rec, ev, in, n, kwnames);
-    if (PyCFunction_Check(f) && strcmp(((PyCFunctionObject *)f)->m_ml->ml_name, "tensor") == 0)
-        return join(rec, ev, in, n, kwnames);
+    const char *name = PyCFunction_Check(f) ? ((PyCFunctionObject *)f)->m_ml->ml_name : "";
+    if (strcmp(name, "broadcast_tensors") == 0) return broadcast(rec, ev, in, n, kwnames);
+    if (strcmp(name, "tensor") == 0) return join(rec, ev, in, n, kwnames);
     PyObject *op = n > 0 && n <= MOST ? op_of_each(f, &in_place, &value) : NULL;
     const Py_ssize_t tensors = op != NULL ? tensors_in(rec, in[0]) : 0;
     PyObject *split = tensors > 0 ? PyTuple_New(n) : NULL, *made = NULL;
