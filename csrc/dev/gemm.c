@@ -261,10 +261,10 @@ static int run_packed(Job *job, const CcGemmCall *call) {
 
 /* ------------------------------------------------------------------ panels of x */
 
-/* A thread's tiles of WIDE vectors of columns, all packed rows of the group. */
-static size_t tiles_size(const Job *job) {
-    const int64_t lanes = job->kernels->lanes;
-    return (size_t)(WIDE * lanes * 2 * lanes * ceil_div(job->rows - job->rest, 2 * lanes));
+/* Floats of the tiles of a vector of columns, all packed rows of the group. A thread has WIDE of them. */
+static int64_t tiles_size(const Job *job) {
+    const int64_t lanes = job->kernels->lanes, panel = 2 * lanes;
+    return lanes * panel * ceil_div(job->rows - job->rest, panel);
 }
 
 /* Weights that the tiles of columns prefetch: those of column c meanwhile. */
@@ -281,7 +281,7 @@ typedef struct Coming {
 static void multiply_columns(const Job *job, const Matrix *w, int64_t col, int64_t n, const Coming *coming,
                              float *tiles) {
     const int64_t lanes = job->kernels->lanes, packed = job->rows - job->rest, panel = 2 * lanes,
-                  apart = lanes * panel * ceil_div(packed, panel);
+                  apart = tiles_size(job);
     for (int64_t c = 0; c < n; c += lanes) {
         const Matrix rows = {w->at + c * w->row, w->row, 1};
         const Ahead ahead = {.at = coming->at + c * coming->apart,
@@ -300,7 +300,7 @@ static void multiply_plain(void *ctx, int64_t begin, int64_t end) { /* units: ve
     Job *job = ctx;
     const CcGemm *g = job->g;
     const int64_t lanes = job->kernels->lanes, last = CC_MIN(end * lanes, g->n);
-    float *tiles = cc_scratch_thread(sizeof *tiles * tiles_size(job));
+    float *tiles = cc_scratch_thread(sizeof *tiles * (size_t)(WIDE * tiles_size(job)));
     if (!tiles) {
         atomic_store(&job->failed, true);
         return;
@@ -338,7 +338,7 @@ static void multiply_widened(void *ctx, int64_t begin, int64_t end) { /* units: 
     Job *job = ctx;
     const CcGemm *g = job->g;
     const int64_t lanes = job->kernels->lanes, width = 2 * lanes;
-    float *room = cc_scratch_thread(sizeof *room * ((size_t)(width * g->k) + tiles_size(job)));
+    float *room = cc_scratch_thread(sizeof *room * (size_t)(width * g->k + 2 * tiles_size(job)));
     if (!room) {
         atomic_store(&job->failed, true);
         return;

@@ -9,7 +9,7 @@
 
 /* What torch calls in place of the function: while the call records, and again in its backward. */
 typedef struct Passage {
-    CcObserver *obs;
+    CcObserver *obs; /* this and rec live as long as the call that records */
     const CcRec *rec;
     PyObject *function, *through; /* through: the template, until the recording has called it */
     bool paused;                  /* whether the hook was paused before the checkpoint */
