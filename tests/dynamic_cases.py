@@ -915,3 +915,20 @@ def numbers_sorted_in_place(x, v):
     own = [*v]
     own.sort()
     return x * own[1], own
+
+
+# The key function of list.sort() sees an empty list, and may not change it; that of max() may add items.
+@case(lambda n: (T(3, 4), row(n)), most=ANY)
+def numbers_sorted_in_place_by_key(x, v):
+    own = [*v]
+    own.sort(key=lambda p: -p if len(own) == 0 else p)
+    try:
+        own.sort(key=lambda p: own.append(p) or p)
+    except ValueError as e:
+        return x * own[0], own, str(e)
+
+
+@case(lambda n: (T(3, 4), row(n)), most=ANY)
+def numbers_added_by_a_key(x, v):
+    own = [*v]
+    return x * max(own, key=lambda p: (len(own) < 8 and own.append(p + 1)) or p), own

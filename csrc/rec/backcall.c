@@ -25,8 +25,8 @@ static const char templates[] =
     "    return resort\n"
     "def picker(place):\n"
     "    def pick(items, key):\n"
-    "        items = [*items]\n"
-    "        return items[place([key(item) for item in items])]\n"
+    "        pairs = [(item, key(item)) for item in items]\n"
+    "        return pairs[place([by for _, by in pairs])][0]\n"
     "    return pick\n"
     "def finder():\n"
     "    def find(items, o):\n"
@@ -253,10 +253,9 @@ static int splits(CcRec *rec, PyObject *o, Py_ssize_t n, bool values) {
 }
 
 /* The op that torch calls for each tensor on the CPU: Tensor.mul_ for _foreach_mul_. NULL: not one of these. */
-static PyObject *op_of_each(PyObject *f, bool *in_place, bool *value) {
+static PyObject *op_of_each(const char *name, bool *in_place, bool *value) {
     static const char ops[] =
         " add sub mul div neg abs exp log sqrt rsqrt reciprocal lerp addcmul addcdiv clamp_min clamp_max zero ";
-    const char *name = PyCFunction_Check(f) ? ((PyCFunctionObject *)f)->m_ml->ml_name : "";
     char key[32];
     if (strncmp(name, "_foreach_", 9) != 0) return NULL;
     const size_t n = strlen(name);
@@ -347,7 +346,7 @@ CcGo cc_backcall_foreach(CcRec *rec, CcEvent *ev, PyObject *f, PyObject *const *
     const char *name = PyCFunction_Check(f) ? ((PyCFunctionObject *)f)->m_ml->ml_name : "";
     if (strcmp(name, "broadcast_tensors") == 0) return broadcast(rec, ev, in, n, kwnames);
     if (strcmp(name, "tensor") == 0) return join(rec, ev, in, n, kwnames);
-    PyObject *op = n > 0 && n <= MOST ? op_of_each(f, &in_place, &value) : NULL;
+    PyObject *op = n > 0 && n <= MOST ? op_of_each(name, &in_place, &value) : NULL;
     const Py_ssize_t tensors = op != NULL ? tensors_in(rec, in[0]) : 0;
     PyObject *split = tensors > 0 ? PyTuple_New(n) : NULL, *made = NULL;
     bool known = split != NULL && !(value && kwnames != NULL && n > 3);

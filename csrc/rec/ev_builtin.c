@@ -35,7 +35,7 @@ static CcGo ordered(const CcBuiltin *b) {
     if (!orders && !has(b, CC_TRAIT_DRAINS)) return CC_OK;
     const bool computed = orders && b->rec->trace != NULL && cc_number_varies(b->rec, b->c->in[0], 4);
     if (!in_place && !computed && drains(b)) return cc_backcall_drain(b->rec, b->act, b->ev, b->c->func, b->c->in[0]);
-    if (!orders) return cc_ordered_pick(b->rec, b->act, b->ev, b->c);
+    if (!orders) return cc_ordered_pick(b->rec, b->act, b->ev, b->c, strcmp(b->callee->name, "max") == 0);
     const bool own = !in_place || cc_value_origin(b->rec, b->c->in[0]) == CC_O_FRESH;
     return own ? cc_ordered_sort(b->rec, b->act, b->ev, b->c, in_place) : CC_OK;
 }

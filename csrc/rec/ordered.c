@@ -1,7 +1,7 @@
-/* sorted(), list.sort(), max(key=) and min(key=) of numbers that vary between calls. C code that compares symbols makes
- * constants of them, so Python code that is recorded calls the key function, and C code gets all keys at once: a step,
- * which gives the numbers in order, or the places of the items in that order, by the algorithm of C code itself (it
- * decides where a NaN ends up). */
+/* sorted(), list.sort() without a key, max(key=) and min(key=) of numbers that vary between calls. C code that compares
+ * symbols makes constants of them, so Python code that is recorded calls the key function, and C code gets all keys at
+ * once: a step, which gives the numbers in order, or the places of the items in that order, by the algorithm of C code
+ * itself (it decides where a NaN ends up). */
 #include "rec_events.h"
 
 /* sorted(items, reverse=reverse), as a tuple: a step's result */
@@ -128,6 +128,7 @@ CcGo cc_ordered_sort(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, boo
     PyObject *key, *reverse;
     if (rec->hints == NULL || rec->hints->at.n == 0 || c->n == 0 || cc_call_positional(c) != 1) return CC_OK;
     if (!named_arguments(c, &key, &reverse) || !holds_plain(rec, c->in[0], key != Py_None)) return CC_OK;
+    if (in_place && key != Py_None) return CC_OK; /* the key function sees an empty list, and may not change it */
     cc_sym_fill(rec, c->in[0]);
     if (key == Py_None && !cc_sym_within(rec, c->in[0], 3)) return CC_OK;
     const bool numbers = key == Py_None && cc_number_terms(c->in[0]);
@@ -138,14 +139,12 @@ CcGo cc_ordered_sort(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, boo
     return cc_backcall_instead(rec, act, ev, f, in, CC_COUNT(in));
 }
 
-/* max(items, key=f), or min */
-CcGo cc_ordered_pick(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c) {
+CcGo cc_ordered_pick(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, bool max) {
     PyObject *key, *reverse;
     if (rec->hints == NULL || rec->hints->at.n == 0 || c->n != 2 || c->kwnames == NULL) return CC_OK;
     if (!cc_text_is(PyTuple_GET_ITEM(c->kwnames, 0), "key") || !named_arguments(c, &key, &reverse)) return CC_OK;
     if (key == Py_None || !holds_plain(rec, c->in[0], true)) return CC_OK;
-    const int which = strcmp(((PyCFunctionObject *)c->func)->m_ml->ml_name, "max") == 0 ? LARGEST : LEAST;
-    PyObject *f = cc_backcall_around(rec, "picker", functions[which]);
+    PyObject *f = cc_backcall_around(rec, "picker", functions[max ? LARGEST : LEAST]);
     PyObject *const in[] = {c->in[0], key};
     return f != NULL ? cc_backcall_instead(rec, act, ev, f, in, CC_COUNT(in)) : CC_OK;
 }

@@ -258,7 +258,8 @@ CcGo cc_chance_below(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
 /* ---- ordered.c: sorted(items), list.sort() and max(items, key=f) of numbers that vary; CC_OK: C code does it ---- */
 CC_MUST int cc_ordered_init(void);
 CcGo cc_ordered_sort(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, bool in_place);
-CcGo cc_ordered_pick(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c);
+/* max: of max(), else of min() */
+CcGo cc_ordered_pick(CcRec *rec, CcAct *act, CcEvent *ev, const CcCalled *c, bool max);
 
 /* ---- args.c: guards on the operands of a callable that has a row ---- */
 typedef struct CcBuiltin {
