@@ -267,7 +267,7 @@ static int64_t tiles_size(const Job *job) {
     return lanes * panel * ceil_div(job->rows - job->rest, panel);
 }
 
-/* Weights that the tiles of columns prefetch: those of column c meanwhile. */
+/* The weights of later columns: the tiles of column c prefetch those of the c-th of them. */
 typedef struct Coming {
     const char *at;
     int64_t apart, columns; /* bytes from column to column; how many there are */

@@ -325,7 +325,8 @@ static CcGo join(CcRec *rec, CcEvent *ev, PyObject *const *in, int n, PyObject *
     return made != NULL ? cc_backcall_perform(ev, made, in, 1) : CC_OK;
 }
 
-/* torch._foreach_neg gives all results a gradient, and takes no integers, if one tensor requires it. So do ops of each? */
+/* Would an op for each tensor do the same? torch._foreach_neg gives all results a gradient, and refuses integers, if one of
+ * the tensors requires it. */
 static bool requires_alike(CcRec *rec, PyObject *const *in, int n, Py_ssize_t tensors) {
     Py_ssize_t differentiated = 0;
     for (Py_ssize_t k = 0; k < tensors; k++) {
